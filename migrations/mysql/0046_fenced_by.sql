@@ -1,7 +1,6 @@
 -- Which node fenced a lease, for MySQL and MariaDB.
 
--- The node that fenced the last lease of this one and so got its limits; 0 if none did, or a server before this migration. Counts only while
--- the lease is fenced.
+-- The node that fenced the last lease of this one and so got its limits; 0 if no node did. Counts only while the lease is fenced.
 SET @has_column = (SELECT COUNT(*) FROM information_schema.columns
     WHERE table_schema = DATABASE() AND table_name = 'node' AND column_name = 'fenced_by');
 

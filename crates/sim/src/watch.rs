@@ -67,9 +67,10 @@ pub(crate) async fn show_changed_rows(world: &World) {
     *known_rows = rows;
 }
 
-/// The leases of the nodes with their ends, and the lease that owns each open run.
+/// The epoch of each node, which node has fenced it, and the lease that owns each open run.
 pub(crate) struct OpenRows {
-    leases: BTreeMap<NodeId, (i64, Timestamp)>,
+    epochs: BTreeMap<NodeId, i64>,
+    fencers: BTreeMap<NodeId, NodeId>,
     owners: BTreeMap<RunId, LeaseToken>,
 }
 
@@ -80,7 +81,8 @@ impl OpenRows {
         let runs = world.store.list_runs(NAMESPACE, &query).await.unwrap_or_default();
         let open_runs = runs.iter().filter(|run| !run.status.is_terminal());
         Self {
-            leases: nodes.iter().map(|node| (node.id, (node.epoch, node.lease_until))).collect(),
+            epochs: nodes.iter().map(|node| (node.id, node.epoch)).collect(),
+            fencers: nodes.iter().filter_map(|node| Some((node.id, node.fenced_by?))).collect(),
             owners: open_runs.map(|run| (run.id, LeaseToken { node: run.node, epoch: run.node_epoch })).collect(),
         }
     }
@@ -90,25 +92,24 @@ impl OpenRows {
 pub(crate) async fn record_adoption(world: &World, caller_index: usize, rows_before: &OpenRows) {
     let rows_after = OpenRows::read(world).await;
     let mut truth = world.truth();
-    for (node, (epoch, ended_at)) in &rows_before.leases {
-        if rows_after.leases.get(node).is_some_and(|(epoch_after, _)| epoch_after > epoch) {
-            truth.fenced_leases.insert((*node, *epoch), (*ended_at, world.elapsed_ms(), caller_index));
+    for (node, epoch) in &rows_before.epochs {
+        if rows_after.epochs.get(node).is_some_and(|epoch_after| epoch_after > epoch) {
+            truth.fenced_leases.insert((*node, *epoch), (world.elapsed_ms(), caller_index));
         }
     }
-    let moved_owners = rows_before
-        .owners
-        .iter()
-        .filter(|(run, old_lease)| rows_after.owners.get(run).is_some_and(|owner| owner != *old_lease));
-    let is_split = moved_owners.map(|(_, old_lease)| *old_lease).any(|old_lease| {
+    let moved_owners = rows_before.owners.iter().filter_map(|(run, old_lease)| {
+        let owner = rows_after.owners.get(run).filter(|owner| *owner != old_lease)?;
+        Some((*old_lease, owner.node))
+    });
+    let is_split = moved_owners.into_iter().any(|(old_lease, owner)| {
         let fenced_lease =
             truth.fenced_leases.range((old_lease.node, old_lease.epoch)..=(old_lease.node, i64::MAX)).next();
-        let is_long_ago = |ended_at: Timestamp, fenced_ms: u64| {
-            // After a step back of the clock, a server that waited for the takeover comes back before that instant.
-            world.now() >= ended_at + LEASE || u128::from(world.elapsed_ms() - fenced_ms) >= LEASE.as_millis()
-        };
-        fenced_lease.is_some_and(|(_, (ended_at, fenced_ms, fencer))| {
-            *fencer != caller_index && is_long_ago(*ended_at, *fenced_ms)
-        })
+        // The clocks of hosts drift.
+        let is_long_ago = |fenced_ms: u64| u128::from(world.elapsed_ms() - fenced_ms) + 10 >= LEASE.as_millis() * 2;
+        // A node that takes over a fencer gets the limits of the leases that it has fenced.
+        let has_limits = rows_after.fencers.get(&old_lease.node) == Some(&owner);
+        fenced_lease
+            .is_some_and(|(_, (fenced_ms, fencer))| *fencer != caller_index && !has_limits && is_long_ago(*fenced_ms))
     });
     if is_split && truth.split_adoption_ms.is_none() {
         truth.split_adoption_ms = Some(world.elapsed_ms());

@@ -34,8 +34,8 @@ pub struct Node {
     pub lease_until: Timestamp,
     /// Whether another node has fenced its last lease: it is dead, even if the clock has stepped back to before the end of that lease.
     pub is_fenced: bool,
-    /// The node that fenced that lease, and so became the home of its limits. `None` if the lease is not fenced, or if a server of an earlier
-    /// version fenced it.
+    /// The node that fenced that lease, and so became the home of its limits. If that node has died, the one that has taken over from it. `None`
+    /// if the lease is not fenced. A server of an earlier version does not record itself here.
     pub fenced_by: Option<NodeId>,
     /// Where executors reach it.
     pub advertise_url: Option<String>,

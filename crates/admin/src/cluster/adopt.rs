@@ -42,8 +42,9 @@ pub(crate) struct AdoptLoop {
     round_count: u32,
     /// The lease for which the dispatcher was notified that all earlier open runs are adopted.
     adopted_under: Option<LeaseToken>,
-    /// Leases that this node tried to fence without an answer. It may have fenced them and so have the limits of their nodes.
-    unanswered_fences: Vec<LeaseToAdopt>,
+    /// Leases whose takeover has begun and is not complete, as far as the answers show. This node may have fenced them, and so have the limits of
+    /// their nodes.
+    begun_takeovers: Vec<LeaseToAdopt>,
     /// Whether the dispatcher was notified that runs are being taken over.
     has_announced: bool,
     /// Whether the answer to an adoption may have been lost; if so, this round looks for running runs that are not in memory.
@@ -92,7 +93,7 @@ impl AdoptLoop {
             shared,
             round_count: 0,
             adopted_under: None,
-            unanswered_fences: Vec::new(),
+            begun_takeovers: Vec::new(),
             has_announced: false,
             is_interrupted: false,
             owed_roll_calls: Vec::new(),
@@ -180,9 +181,9 @@ impl AdoptLoop {
         let ended_leases: Vec<EndedLease> = leases_to_adopt.iter().map(|to_adopt| to_adopt.lease).collect();
         let dead_nodes: Vec<DeadNode> = leases_to_adopt
             .iter()
-            .map(|to_adopt| DeadNode { id: to_adopt.lease.0, fenced_by: to_adopt.fenced_by })
+            .map(|to_adopt| DeadNode { id: to_adopt.lease.0, is_late: to_adopt.is_late })
             .collect();
-        self.unanswered_fences = leases_to_adopt;
+        self.begun_takeovers = leases_to_adopt;
         if !self.shared.membership.has_adopted(&ended_leases) {
             // The fence makes this node the home of the dead nodes' limits, even if its answer is lost. These limits may count the nodes' open runs.
             self.has_announced = true;
@@ -196,7 +197,6 @@ impl AdoptLoop {
             if is_refused {
                 return Ok(None);
             }
-            self.unanswered_fences.clear();
             if !jobs.is_empty() {
                 self.has_announced = true;
                 self.shared.note_adopting();
@@ -222,6 +222,7 @@ impl AdoptLoop {
                 break;
             }
         }
+        self.begun_takeovers.clear();
         self.free_jobs(lease, ended_leases.iter().map(|(node, _)| *node)).await?;
         Ok(Some(taken_over))
     }
@@ -230,9 +231,9 @@ impl AdoptLoop {
     fn leases_to_adopt(&mut self, now: Timestamp) -> Vec<LeaseToAdopt> {
         let membership = &self.shared.membership;
         let mut leases = membership.leases_to_adopt(now, self.shared.config.lease);
-        for unanswered in membership.still_ended(std::mem::take(&mut self.unanswered_fences), now) {
-            if leases.iter().all(|to_adopt| to_adopt.lease != unanswered.lease) {
-                leases.push(unanswered);
+        for begun in membership.still_ended(std::mem::take(&mut self.begun_takeovers), now) {
+            if leases.iter().all(|to_adopt| to_adopt.lease != begun.lease) {
+                leases.push(begun);
             }
         }
         leases

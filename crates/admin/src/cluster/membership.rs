@@ -1,5 +1,6 @@
 //! Whether this node's lease holds, and until when: by its own boot-time clock, counted from before the renewal was sent.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -39,6 +40,8 @@ pub(crate) struct Membership {
     nodes: RwLock<Arc<Vec<Node>>>,
     /// Whether the database's clock has stepped back since that list was read.
     is_list_outdated: AtomicBool,
+    /// Since when this node sees each lease as fenced by another node, by the boot-time clock in microseconds.
+    fences_seen: RwLock<HashMap<Fence, i64>>,
     /// Ended leases of which this node has taken over all open runs.
     adopted_leases: RwLock<Vec<EndedLease>>,
     /// Since when the lease holds without a gap, by the boot-time clock in microseconds.
@@ -63,9 +66,12 @@ pub(crate) type EndedLease = (NodeId, Timestamp);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseToAdopt {
     pub(crate) lease: EndedLease,
-    /// The node that had fenced it when the list of nodes was read.
-    pub(crate) fenced_by: Option<NodeId>,
+    /// Whether its fencer has not taken over all of its runs within two leases.
+    pub(crate) is_late: bool,
 }
+
+/// An ended lease and the node that fenced it.
+type Fence = (EndedLease, NodeId);
 
 /// For this long after a change of the nodes that take jobs, jobs and runs may be in transfer between nodes.
 const UNSETTLED_FOR: Duration = Duration::from_secs(30);
@@ -80,6 +86,7 @@ impl Membership {
             renewal_lock: Mutex::default(),
             nodes: RwLock::default(),
             is_list_outdated: AtomicBool::new(false),
+            fences_seen: RwLock::default(),
             adopted_leases: RwLock::default(),
             held_since: AtomicI64::new(sent_at),
             had_gap: AtomicBool::new(false),
@@ -221,6 +228,11 @@ impl Membership {
             *recorded_takers = (now, takers);
         }
         drop(recorded_takers);
+        let seen_at = self.boot.micros();
+        let mut fences_seen = self.fences_seen.write().unwrap_or_else(PoisonError::into_inner);
+        let fences = nodes.iter().filter_map(|node| Some(((node.id, node.lease_until), node.fenced_by?)));
+        *fences_seen = fences.map(|fence| (fence, fences_seen.get(&fence).copied().unwrap_or(seen_at))).collect();
+        drop(fences_seen);
         *self.nodes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(nodes);
         self.is_list_outdated.store(false, Ordering::Release);
     }
@@ -279,8 +291,9 @@ impl Membership {
     }
 
     /// Dead nodes whose runs this node takes over now: the nodes that it has fenced, the unfenced ones for which it is the next living node by
-    /// id, and all nodes that have been dead for two leases. After a gap in this node's own lease (the database was away, or the node slept) the other nodes first get the
-    /// time of a lease to come back, because they may have been cut off too. Leases that are fenced already do not come back.
+    /// id, the unfenced ones that have been dead for two leases, and those that another living node fenced two leases ago. After a gap in this
+    /// node's own lease (the database was away, or the node slept) the other nodes first get the time of a lease to come back, because they may
+    /// have been cut off too. Leases that are fenced already do not come back.
     pub(crate) fn leases_to_adopt(&self, now: Timestamp, lease: Duration) -> Vec<LeaseToAdopt> {
         let nodes = self.nodes();
         let held_for = self.boot.micros().saturating_sub(self.held_since.load(Ordering::Acquire));
@@ -290,12 +303,22 @@ impl Membership {
                 nodes.iter().filter(|node| node.is_fenced || node.report.is_leaving && !node.is_living(now));
             let ended_nodes: Vec<NodeId> = ended_nodes.map(|node| node.id).collect();
             let adopted_leases = self.adopted_leases.read().unwrap_or_else(PoisonError::into_inner);
-            return dead_nodes_to_adopt(&nodes, self.token().node, now, lease)
+            return self
+                .dead_nodes_to_adopt(&nodes, now, lease)
                 .into_iter()
                 .filter(|to_adopt| ended_nodes.contains(&to_adopt.lease.0) || adopted_leases.contains(&to_adopt.lease))
                 .collect();
         }
-        dead_nodes_to_adopt(&nodes, self.token().node, now, lease)
+        self.dead_nodes_to_adopt(&nodes, now, lease)
+    }
+
+    fn dead_nodes_to_adopt(&self, nodes: &[Node], now: Timestamp, lease: Duration) -> Vec<LeaseToAdopt> {
+        let late_fences: Vec<Fence> = {
+            let fences_seen = self.fences_seen.read().unwrap_or_else(PoisonError::into_inner);
+            let late_since = self.boot.micros().saturating_sub(micros(lease.saturating_mul(2)));
+            fences_seen.iter().filter(|(_, seen_at)| **seen_at < late_since).map(|(fence, _)| *fence).collect()
+        };
+        dead_nodes_to_adopt((nodes, &late_fences), self.token().node, now, lease)
     }
 
     /// Those of these leases that have still ended, as far as is known here: their nodes were not seen to renew them or to take others.
@@ -313,7 +336,7 @@ impl Membership {
     /// back of the clock, the list of nodes from before may show a fenced lease as one that still holds.
     pub(crate) fn knows_fenced_leases(&self, now: Timestamp, lease: Duration) -> bool {
         let nodes = self.nodes();
-        let dead_nodes = dead_nodes_to_adopt(&nodes, self.token().node, now, lease);
+        let dead_nodes = self.dead_nodes_to_adopt(&nodes, now, lease);
         let is_outdated = self.is_list_outdated.load(Ordering::Acquire);
         !nodes.is_empty() && !is_outdated && self.leases_to_adopt(now, lease).len() == dead_nodes.len()
     }
@@ -337,25 +360,30 @@ pub(crate) fn ended_leases(nodes: &[Node]) -> Vec<LeaseToken> {
 }
 
 /// The ended leases whose runs `own_node` takes over. A node that is leaving or switched off takes over runs only if no other node can, or if
-/// it has fenced their lease: the limits of the dead node are at the node that has fenced it, which must know the runs under them.
-fn dead_nodes_to_adopt(nodes: &[Node], own_node: NodeId, now: Timestamp, lease: Duration) -> Vec<LeaseToAdopt> {
+/// it has fenced their lease: the limits of the dead node are at the node that has fenced it, which must know the runs under them. Other nodes
+/// take these runs over if the fence is late.
+fn dead_nodes_to_adopt(
+    (nodes, late_fences): (&[Node], &[Fence]),
+    own_node: NodeId,
+    now: Timestamp,
+    lease: Duration,
+) -> Vec<LeaseToAdopt> {
     let ids = |may: &dyn Fn(&Node) -> bool| -> Vec<NodeId> {
         nodes.iter().filter(|node| may(node)).map(|node| node.id).collect()
     };
     let takers = ids(&|node| node.takes_jobs(now));
     let adopters = if takers.is_empty() { ids(&|node| node.is_living(now)) } else { takers };
     let next_adopter = |dead: NodeId| adopters.iter().copied().find(|id| *id > dead).or(adopters.first().copied());
-    let adopts_here = |dead: &&Node| {
-        let is_late = now > dead.lease_until + lease.saturating_mul(2) && adopters.contains(&own_node);
+    let to_adopt = |dead: &Node| {
         let last_fencer = last_fencer(nodes, dead);
         let adopter = if last_fencer.is_living(now) { Some(last_fencer.id) } else { next_adopter(last_fencer.id) };
-        dead.id != own_node && !dead.is_living(now) && (adopter == Some(own_node) || is_late)
+        let ended_lease = (dead.id, dead.lease_until);
+        let (is_own, is_adopter) = (adopter == Some(own_node), adopters.contains(&own_node));
+        let is_late = !is_own && is_adopter && dead.fenced_by.is_some_and(|f| late_fences.contains(&(ended_lease, f)));
+        let is_overdue = is_adopter && dead.fenced_by.is_none() && now > dead.lease_until + lease.saturating_mul(2);
+        (is_own || is_late || is_overdue).then_some(LeaseToAdopt { lease: ended_lease, is_late })
     };
-    nodes
-        .iter()
-        .filter(adopts_here)
-        .map(|dead| LeaseToAdopt { lease: (dead.id, dead.lease_until), fenced_by: dead.fenced_by })
-        .collect()
+    nodes.iter().filter(|dead| dead.id != own_node && !dead.is_living(now)).filter_map(to_adopt).collect()
 }
 
 /// The node that has the limits of this dead node: the one that fenced it, or the one that fenced that one, and so on.

@@ -9,7 +9,7 @@ use crate::truth::{Start, Truth};
 /// I16: whenever a run under a limit begins, the runs that are in execution under this limit could be admitted in some order, each while fewer
 /// others were open than its job allows. Which of them was really admitted first is not known, because triggers overtake each other.
 ///
-/// Known gap: if the takeover of a lease takes longer than a lease, another server takes over some of its runs, and the limit's home does not
+/// Known gap: if the takeover of a lease takes longer than two leases, another server takes over some of its runs, and the limit's home does not
 /// know these. Only what begins before that is checked.
 pub(super) fn over_limit(facts: &Facts, truth: &Truth) -> Vec<String> {
     let checked_until_ms = truth.split_adoption_ms.unwrap_or(u64::MAX);

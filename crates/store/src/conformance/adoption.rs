@@ -262,39 +262,48 @@ pub async fn the_latest_end_of_a_lease_counts(store: &dyn Store) {
     assert_eq!(found, [(sent.id, RunStatus::Running), (ahead.id, RunStatus::Pending)]);
 }
 
-/// The fence moves the limits of the dead node to the fencer. Its runs go to the same node: another one takes them over only if it knows that
-/// they are late, or if it takes over those of the fencer, too.
+/// The fence moves the limits of the dead node to the fencer, and its runs go to the same node. Another node takes them over only if they are
+/// late, or together with the fencer.
 pub async fn a_fenced_lease_is_left_to_its_fencer(store: &dyn Store) {
-    let (dead, fencer, heir) = (join(store).await, join(store).await, join(store).await);
+    let (dead, fencer, heir, other) = (join(store).await, join(store).await, join(store).await, join(store).await);
     let limit = [LimitName { namespace: DEFAULT, key: super::name("limit") }];
     assert_eq!(store.limit_homes(dead, &limit).await.unwrap(), [dead.node]);
     let row = super::pending_run(store, dead).await;
     store.release(dead, Timestamp::EPOCH).await.unwrap();
-    let unfenced = [DeadNode::from(dead.node)];
-    assert_eq!(store.orphaned_jobs(fencer, &unfenced, 10).await.unwrap().fenced, [dead.node]);
+    let [dead_node, fencer_node] = [dead.node.into(), fencer.node.into()];
+    assert_eq!(store.orphaned_jobs(fencer, &[dead_node], 10).await.unwrap().fenced, [dead.node]);
     let node = async |token: LeaseToken| super::homes::node(store, token.node).await;
     let (fenced, living) = (node(dead).await, node(fencer).await);
     assert_eq!((fenced.is_fenced, fenced.fenced_by, living.fenced_by), (true, Some(fencer.node), None));
 
-    let known = DeadNode { id: dead.node, fenced_by: Some(fencer.node) };
-    for seen in [&unfenced[..], &[fencer.node.into(), known]] {
-        assert_eq!(store.orphaned_jobs(heir, seen, 10).await.unwrap(), OrphanedJobs::default());
-        assert_eq!(store.adopt(heir, seen, &[row.job]).await.unwrap(), Adoption::default());
-    }
-    assert_eq!(store.orphaned_jobs(heir, &[known], 10).await.unwrap().fenced, [dead.node], "they are late");
+    let is_left = async |to: LeaseToken, seen: &[DeadNode]| {
+        assert_eq!(store.orphaned_jobs(to, seen, 10).await.unwrap(), OrphanedJobs::default());
+        assert_eq!(store.adopt(to, seen, &[row.job]).await.unwrap(), Adoption::default());
+    };
+    is_left(heir, &[dead_node]).await;
+    is_left(heir, &[dead_node, fencer_node]).await;
+    let late = [DeadNode { id: dead.node, is_late: true }];
+    assert_eq!(store.orphaned_jobs(heir, &late, 10).await.unwrap().fenced, [dead.node]);
+    assert_eq!(node(dead).await.fenced_by, Some(fencer.node), "the limits are still there");
+    // The fencer itself finds what it has fenced, even if it does not know that it has.
+    let found = store.orphaned_jobs(fencer, &[], 10).await.unwrap();
+    assert_eq!((found.fenced, found.jobs.len()), (vec![dead.node], 1));
+
     store.set_node_switch(&living.name, Switch::Draining).await.unwrap();
     let home = async |asks: LeaseToken| store.limit_homes(asks, &limit).await.unwrap()[0];
     assert_eq!((home(fencer).await, home(heir).await), (fencer.node, fencer.node), "it will take over the run");
 
     // The fencer dies, too.
     store.release(fencer, Timestamp::EPOCH).await.unwrap();
-    let both = store.orphaned_jobs(heir, &[fencer.node.into(), known], 10).await.unwrap();
+    is_left(heir, &[dead_node]).await;
+    let found = store.orphaned_jobs(heir, &[fencer_node], 10).await.unwrap();
     let mut expected = vec![dead.node, fencer.node];
     expected.sort_unstable();
-    assert_eq!((both.fenced, home(heir).await), (expected, heir.node));
-    let adopted = store.adopt(heir, &[fencer.node.into(), known], &[row.job]).await.unwrap().runs;
+    assert_eq!((found.fenced, found.jobs.len(), home(heir).await), (expected, 1, heir.node));
+    assert_eq!((node(dead).await.fenced_by, node(fencer).await.fenced_by), (Some(heir.node), Some(heir.node)));
+    is_left(other, &[dead_node, fencer_node]).await;
+    let adopted = store.adopt(heir, &[fencer_node], &[row.job]).await.unwrap().runs;
     assert_eq!(adopted.iter().map(|adopted| adopted.run.id).collect::<Vec<_>>(), [row.id]);
-    assert_eq!(node(dead).await.fenced_by, Some(fencer.node));
 }
 
 /// Adoption fences the dead lease first. The old owner finds its epoch outdated, and adopts its remaining rows after it has joined again.

@@ -1,41 +1,52 @@
 //! Adoption of the open runs of dead nodes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use async_trait::async_trait;
 use rondel_core::reason::{ReasonDetail, WaitFor};
 use rondel_core::{JobId, NodeId, Run, RunStatus, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::cluster::LeaseToken;
 use crate::error::Result;
 use crate::streams::LastSessions;
 
-/// A node whose lease seems to have ended, as the node that wants to adopt its runs has read it.
+/// A node whose lease seems to have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeadNode {
     pub id: NodeId,
-    /// Which node had fenced the lease by then. A lease that another node has fenced since is left to that node, because the limits of the
-    /// dead node are there.
-    pub fenced_by: Option<NodeId>,
+    /// Whether its runs are taken over even if another node has fenced its lease. The limits of the dead node are at that other node, which then
+    /// does not know these runs.
+    pub is_late: bool,
 }
 
 impl From<NodeId> for DeadNode {
-    /// A node that was not fenced yet.
     fn from(id: NodeId) -> Self {
-        Self { id, fenced_by: None }
+        Self { id, is_late: false }
     }
 }
 
-impl DeadNode {
-    /// Whether `own_node` leaves the runs of this node to another one. `fenced_by` is the node that has fenced its lease by now, and
-    /// `is_living` says whether a node among those to be adopted lives after all.
-    pub(crate) fn is_left_to_fencer(
-        &self,
-        own_node: NodeId,
-        fenced_by: Option<NodeId>,
-        is_living: impl Fn(NodeId) -> bool,
-    ) -> bool {
-        fenced_by.is_some_and(|fencer| fencer != own_node && (self.fenced_by != Some(fencer) || is_living(fencer)))
+/// Which nodes `own_node` takes over, out of those whose leases have ended. `fencers` has these nodes, each with the node that fenced it, if it
+/// is fenced and the fencer is known. A node that another one has fenced is left to it, because the limits of the fenced node are there. The
+/// exceptions are late nodes, and nodes whose fencer is taken over, too.
+pub(crate) fn taken_nodes(
+    own_node: NodeId,
+    dead_nodes: &[DeadNode],
+    fencers: &BTreeMap<NodeId, Option<NodeId>>,
+) -> BTreeSet<NodeId> {
+    let late_nodes: BTreeSet<NodeId> = dead_nodes.iter().filter(|node| node.is_late).map(|node| node.id).collect();
+    let mut taken_nodes = BTreeSet::new();
+    loop {
+        let is_taken = |(node, fenced_by): &(&NodeId, &Option<NodeId>)| {
+            late_nodes.contains(*node)
+                || fenced_by.is_none_or(|fencer| fencer == own_node || taken_nodes.contains(&fencer))
+                || mutant::on(Mutant::HeirBesideFencer)
+        };
+        let taken_now: BTreeSet<NodeId> = fencers.iter().filter(is_taken).map(|(node, _)| *node).collect();
+        if taken_now == taken_nodes {
+            return taken_nodes;
+        }
+        taken_nodes = taken_now;
     }
 }
 
@@ -118,9 +129,11 @@ pub(crate) fn fewest_first(counts: impl IntoIterator<Item = (JobId, u64)>, limit
 pub trait Adopt {
     /// Fences those leases of `dead_nodes` that have ended by the database's clock. A lease that is fenced already has ended, even if the
     /// clock has stepped back to before its end. The limits of the dead nodes get this node as their home, and the runs must go to the same
-    /// node: a lease that another node has fenced since `dead_nodes` were read is left to that node. Returns at most `limit` jobs with open runs that no living lease owns: runs of earlier
-    /// epochs of this node, and runs of `dead_nodes`. Jobs with few such runs come first, so that a job that fires each second does not wait
-    /// for the backlog of another job.
+    /// node. So a lease that another node has fenced is left to that node, unless it is late. If that node is taken over, the leases that it
+    /// has fenced are taken over with it, and so are all that this node has fenced, whether or not `dead_nodes` has them.
+    ///
+    /// Returns at most `limit` jobs with open runs that no living lease owns: runs of earlier epochs of this node, and runs of the nodes that
+    /// are taken over. Jobs with few such runs come first, so that a job that fires each second does not wait for the backlog of another job.
     async fn orphaned_jobs(&self, token: LeaseToken, dead_nodes: &[DeadNode], limit: u32) -> Result<OrphanedJobs>;
 
     /// Those of `jobs` that have open runs under earlier leases of this node.
@@ -131,4 +144,25 @@ pub trait Adopt {
     /// lease ended may have been sent, unless its row states what it waits for and has no mark, or all streams of its app had ended before
     /// its instant. A run that may have been sent becomes `running`, so that it does not count as unsent, and waits for the roll call.
     async fn adopt(&self, token: LeaseToken, dead_nodes: &[DeadNode], jobs: &[JobId]) -> Result<Adoption>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_leases_of_a_fencer_go_where_its_limits_go() {
+        let id = NodeId::new;
+        let taken = |late: &[i64], fencers: &[(i64, Option<i64>)]| -> Vec<i64> {
+            let dead_nodes: Vec<DeadNode> =
+                fencers.iter().map(|(node, _)| DeadNode { id: id(*node), is_late: late.contains(node) }).collect();
+            let fencers = fencers.iter().map(|(node, fencer)| (id(*node), fencer.map(id))).collect();
+            taken_nodes(id(1), &dead_nodes, &fencers).into_iter().map(NodeId::get).collect()
+        };
+        assert_eq!(taken(&[], &[(2, None), (3, Some(1)), (4, Some(9))]), [2, 3], "node 9 has the limits of node 4");
+        assert_eq!(taken(&[4], &[(2, None), (3, Some(1)), (4, Some(9))]), [2, 3, 4]);
+        assert_eq!(taken(&[], &[(2, Some(3)), (3, Some(4)), (4, None)]), [2, 3, 4], "node 4 dies, too");
+        assert_eq!(taken(&[], &[(2, Some(3)), (3, Some(4)), (4, Some(9))]), [0; 0]);
+        assert_eq!(taken(&[], &[(2, Some(3)), (3, Some(2))]), [0; 0]);
+    }
 }

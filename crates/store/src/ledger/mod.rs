@@ -22,6 +22,6 @@ pub use self::read::{ATTEMPT_COUNT_MAX, ExecutorRunCount, OpenPage, RunCheck, Ru
 pub use self::relay::{FenceRequest, Relay, RelayedAnswer};
 pub use self::search::{FoundRuns, RunOrder, RunPlace, RunSearch, RunText, SEARCHED_COUNT_MAX, SearchRuns, lateness};
 
-pub(crate) use self::adopt::{adopted_run, fewest_first};
+pub(crate) use self::adopt::{adopted_run, fewest_first, taken_nodes};
 pub(crate) use self::claim::{lease_of_home, merge_by_instant};
 pub(crate) use self::search::millis_of;

@@ -47,7 +47,7 @@ const INSERT_NODE: Statement = Statement {
 const TAKE_LEASE: Statement = Statement {
     name: "take_lease",
     text: "UPDATE node SET epoch = ?, ordinal = ?, lease_until_ms = ?, prior_lease_until_ms = ?, \
-           advertise_url = ?, server_version = ?, started_at_ms = ?, is_leaving = 0 WHERE id = ? AND epoch = ?",
+           advertise_url = ?, server_version = ?, started_at_ms = ?, is_leaving = 0, fenced_by = 0 WHERE id = ? AND epoch = ?",
 };
 /// The end of a lease does not move back by more than a tenth of its length. If the database's clock has stepped back further, the new end
 /// would be earlier than the instants of runs that were sent under the lease. A node that adopts the runs decides by that end which of them

@@ -226,9 +226,9 @@ pub(crate) fn on_limit_homes(d: &mut Decision<'_>, lease: LeaseToken, homes: Vec
 }
 
 /// Gives the chosen limits to node `new_home`, or to the next node that asks. A limit that still counts a run stays here, and all limits stay
-/// while open runs are being taken over, because some of these may be under the limits.
+/// while open runs are being taken over, because some of these may be under the limits. A server that shuts down takes nothing over.
 pub(crate) fn give_limits(d: &mut Decision<'_>, is_chosen: impl Fn(&LimitName) -> bool, new_home: Option<NodeId>) {
-    if d.state.recovery.is_adopting {
+    if d.state.recovery.is_adopting && !d.state.is_draining {
         return;
     }
     let given_limits = d.state.limits.give_away(is_chosen);

@@ -1,11 +1,13 @@
 //! Adoption of the open runs of leases that have ended.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use rondel_core::{JobId, NodeId, Run, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-use crate::ledger::{self, Adopted, Adoption, DeadNode, OrphanedJobs, fewest_first};
-use crate::mem::{MemStore, State};
+use crate::ledger::{self, Adopted, Adoption, DeadNode, OrphanedJobs, fewest_first, taken_nodes};
+use crate::mem::{MemStore, State, StoredNode};
 use crate::streams::LastSessions;
 use crate::{Adopt, LeaseToken, Result};
 
@@ -48,32 +50,33 @@ impl Adopt for MemStore {
 }
 
 impl State {
-    /// Fences the dead nodes. Returns the leases that have ended: earlier ones of this node, and all of the dead nodes.
+    /// Fences the nodes that are taken over. Returns the leases that have ended: earlier ones of this node, and all of the nodes taken over.
     fn fence_nodes(&mut self, token: LeaseToken, dead_nodes: &[DeadNode], now: Timestamp) -> Vec<EndedLeases> {
         let mut ended_leases = Vec::new();
-        let is_left_to_fencer = |dead_node: &DeadNode| {
-            let fenced_by = self.nodes.get(&dead_node.id).and_then(|stored_node| stored_node.node.fenced_by);
-            let is_living = |id| {
-                let stored_node = self.nodes.get(&id);
-                dead_nodes.iter().any(|node| node.id == id)
-                    && stored_node.is_some_and(|stored_node| stored_node.node.is_living(now))
-            };
-            dead_node.is_left_to_fencer(token.node, fenced_by, is_living)
-        };
-        let ids: Vec<NodeId> = dead_nodes.iter().filter(|node| !is_left_to_fencer(node)).map(|node| node.id).collect();
-        for node in ids.iter().filter(|id| **id != token.node) {
-            let Some(dead_node) = self
-                .nodes
-                .get_mut(node)
-                .filter(|stored_node| !stored_node.node.is_living(now) || mutant::on(Mutant::AdoptWithoutEpoch))
-            else {
-                continue;
-            };
+        let is_listed = |id: NodeId| dead_nodes.iter().any(|node| node.id == id);
+        let has_ended =
+            |stored_node: &StoredNode| !stored_node.node.is_living(now) || mutant::on(Mutant::AdoptWithoutEpoch);
+        let fencers: BTreeMap<NodeId, Option<NodeId>> = self
+            .nodes
+            .values()
+            .filter(|stored_node| stored_node.node.id != token.node && has_ended(stored_node))
+            .map(|stored_node| (stored_node.node.id, stored_node.node.fenced_by))
+            .filter(|(id, fenced_by)| {
+                let is_fencer_listed = |fencer: NodeId| fencer == token.node || is_listed(fencer);
+                is_listed(*id) || fenced_by.is_some_and(is_fencer_listed) && !mutant::on(Mutant::HeirBesideFencer)
+            })
+            .collect();
+        let taken_nodes = taken_nodes(token.node, dead_nodes, &fencers);
+        for node in &taken_nodes {
+            let Some(dead_node) = self.nodes.get_mut(node) else { continue };
             if mutant::on(Mutant::NoFenceRow) {
                 ended_leases.push((*node, dead_node.node.epoch + 1, dead_node.node.lease_until));
                 continue;
             }
             let lease = dead_node.node.token();
+            if dead_node.node.fenced_by.is_some_and(|fencer| taken_nodes.contains(&fencer)) {
+                dead_node.node.fenced_by = Some(token.node);
+            }
             if !dead_node.node.is_fenced {
                 dead_node.node.epoch += 1;
                 dead_node.node.is_fenced = true;
@@ -85,7 +88,7 @@ impl State {
             let ended_at = dead_node.node.lease_until.max(dead_node.ended_at);
             ended_leases.push((*node, dead_node.node.epoch, ended_at));
             self.end_sessions(lease, ended_at);
-            self.limit_homes.values_mut().filter(|home| **home == *node).for_each(|home| *home = token.node);
+            self.limit_homes.values_mut().filter(|home| *home == node).for_each(|home| *home = token.node);
         }
         if let Some(own_node) = self.nodes.get(&token.node) {
             ended_leases.push((token.node, token.epoch, own_node.prior_lease_until.max(own_node.ended_at)));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_trait::async_trait;
 use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 
-use crate::ledger::{self, Adopted, Adoption, DeadNode, OrphanedJobs, fewest_first};
+use crate::ledger::{self, Adopted, Adoption, DeadNode, OrphanedJobs, fewest_first, taken_nodes};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
 use crate::sql::run::open_runs::{OPEN_STATUSES, OpenRunsOfNode};
@@ -16,7 +16,7 @@ use crate::{Adopt, LeaseToken, Result};
 /// Orphans of up to this many nodes are searched for with one statement per node.
 const SINGLE_READ_NODES_MAX: usize = 4;
 
-/// The id of an orphan of a node, that is, of an open run under an ended lease, with this status.
+/// The id of an orphan of the outer statement's `node`, that is, of an open run under an ended lease, with this status.
 macro_rules! an_orphan {
     ($status:literal) => {
         concat!(
@@ -27,6 +27,8 @@ macro_rules! an_orphan {
         )
     };
 }
+pub(super) use an_orphan;
+
 /// A fenced lease has ended, even if the clock has stepped back to before its end.
 const LOCK_DEAD_NODES: Statement = Statement {
     name: "lock_dead",
@@ -40,6 +42,13 @@ const FENCE_NODE: Statement = Statement {
     name: "fence_node",
     text: "UPDATE node SET epoch = epoch + 1, prior_lease_until_ms = lease_until_ms, ended_at_ms = ?, fenced_by = ? \
            WHERE id = ? AND epoch = ?",
+};
+/// The node that takes over the runs of a fencer gets the limits that the fencer had got, so it counts as the fencer from then on.
+const SET_FENCER: Statement =
+    Statement { name: "set_fencer", text: "UPDATE node SET fenced_by = ? WHERE id = ? AND epoch = ?" };
+const READ_FENCED_BY: Statement = Statement {
+    name: "read_fenced_by",
+    text: "SELECT id FROM node WHERE fenced_by {in_list} AND lease_until_ms = prior_lease_until_ms ORDER BY id",
 };
 /// Whether a node has any orphan. Nearly always there is none, and the index by job cannot show that quickly.
 pub(in crate::sql) const FIND_ORPHAN: Statement = Statement {
@@ -117,7 +126,6 @@ impl Adopt for SqlStore {
                 return Ok(OrphanedJobs { is_refused: true, ..OrphanedJobs::default() });
             }
             let ended_leases = tx.fence_nodes(token, dead_nodes).await?;
-            tx.move_limits(token, ended_leases.keys().copied()).await?;
             let jobs = fewest_first(tx.count_orphans(token, &ended_leases).await?, limit);
             let fenced_nodes = ended_leases.into_keys().filter(|node| *node != token.node).collect();
             Ok(OrphanedJobs { jobs, fenced: fenced_nodes, is_refused: false })
@@ -172,8 +180,8 @@ struct Orphan {
 }
 
 impl Tx<'_> {
-    /// Fences the dead nodes, except those that are left to another fencer. Returns the leases that have ended: earlier ones of this node, and
-    /// all of the dead nodes.
+    /// Fences the nodes that are taken over, and moves their limits to this node. Returns the leases that have ended: earlier ones of this node,
+    /// and all of the nodes taken over.
     async fn fence_nodes(
         &mut self,
         token: LeaseToken,
@@ -186,30 +194,42 @@ impl Tx<'_> {
             let ended_at = columns.at("prior_lease_until_ms")?.max(columns.at("ended_at_ms")?);
             ended_leases.insert(token.node, EndedLease { epoch: token.epoch, ended_at });
         }
-        let dead_by_id: BTreeMap<NodeId, &DeadNode> =
-            dead_nodes.iter().filter(|node| node.id != token.node).map(|node| (node.id, node)).collect();
-        let locked_nodes = self.lock_dead_nodes(&dead_by_id).await?;
-        for (node, locked_node) in &locked_nodes {
-            let fenced_by = locked_node.fenced_by;
-            let is_living = |id: NodeId| dead_by_id.contains_key(&id) && !locked_nodes.contains_key(&id);
-            if dead_by_id.get(node).is_none_or(|dead| dead.is_left_to_fencer(token.node, fenced_by, is_living)) {
-                continue;
-            }
+        let locked_nodes = self.lock_dead_nodes(token, dead_nodes).await?;
+        let fencers = locked_nodes.iter().map(|(node, locked_node)| (*node, locked_node.fenced_by)).collect();
+        let taken_nodes = taken_nodes(token.node, dead_nodes, &fencers);
+        for (node, locked_node) in locked_nodes.iter().filter(|(node, _)| taken_nodes.contains(node)) {
             let EndedLease { mut epoch, ended_at } = locked_node.lease;
             if !locked_node.is_fenced {
                 let query = Query::new(&FENCE_NODE).at(ended_at).int(token.node.get()).int(node.get()).int(epoch);
                 self.execute_all(query, 1).await?;
                 self.end_sessions(LeaseToken { node: *node, epoch }, ended_at).await?;
                 epoch += 1;
+            } else if locked_node.fenced_by.is_some_and(|fencer| taken_nodes.contains(&fencer)) {
+                let query = Query::new(&SET_FENCER).int(token.node.get()).int(node.get()).int(epoch);
+                self.execute_all(query, 1).await?;
             }
             ended_leases.insert(*node, EndedLease { epoch, ended_at });
         }
+        self.move_limits(token, taken_nodes.into_iter()).await?;
         Ok(ended_leases)
     }
 
-    /// Locks the rows of those nodes whose leases have ended by the database's clock, or are fenced.
-    async fn lock_dead_nodes(&mut self, nodes: &BTreeMap<NodeId, &DeadNode>) -> Result<BTreeMap<NodeId, LockedNode>> {
-        let ids: Vec<i64> = nodes.keys().map(|node| node.get()).collect();
+    /// Locks the rows of those of these nodes whose leases have ended by the database's clock or are fenced, and the rows of nodes that one of
+    /// them, or this node, has fenced.
+    async fn lock_dead_nodes(
+        &mut self,
+        token: LeaseToken,
+        dead_nodes: &[DeadNode],
+    ) -> Result<BTreeMap<NodeId, LockedNode>> {
+        let mut ids: BTreeSet<i64> = dead_nodes.iter().map(|node| node.id.get()).collect();
+        ids.insert(token.node.get());
+        let fencer_ids: Vec<i64> = ids.iter().copied().collect();
+        for chunk in fencer_ids.chunks(CHUNK_MAX) {
+            let query = Query::new(&READ_FENCED_BY).list(chunk.iter().copied());
+            ids.extend(read_ids(&self.rows(query).await?, "node", "id")?);
+        }
+        ids.remove(&token.node.get());
+        let ids: Vec<i64> = ids.into_iter().collect();
         let mut locked_nodes = BTreeMap::new();
         for chunk in ids.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&LOCK_DEAD_NODES).list(chunk.iter().copied())).await? {
@@ -217,10 +237,10 @@ impl Tx<'_> {
                 let node = NodeId::new(columns.int("id")?);
                 let epoch = columns.int("epoch")?;
                 let (lease_until, prior_until) = (columns.at("lease_until_ms")?, columns.at("prior_lease_until_ms")?);
-                let fenced_by = NodeId::new(columns.int("fenced_by")?);
+                let fencer = NodeId::new(columns.int("fenced_by")?);
                 let is_fenced = prior_until == lease_until;
                 let ended_at = lease_until.max(prior_until).max(columns.at("ended_at_ms")?);
-                let fenced_by = Some(fenced_by).filter(|fencer| is_fenced && fencer.get() != 0);
+                let fenced_by = Some(fencer).filter(|fencer| is_fenced && fencer.get() != 0);
                 let lease = EndedLease { epoch, ended_at };
                 locked_nodes.insert(node, LockedNode { lease, is_fenced, fenced_by });
             }

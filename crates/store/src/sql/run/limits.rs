@@ -7,6 +7,7 @@ use rondel_core::{JobId, NodeId};
 
 use crate::ledger::LimitName;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::sql::run::adopt::an_orphan;
 use crate::sql::{SqlStore, Tx, transact};
 use crate::{Catalog, LeaseToken, Limits, Result};
 
@@ -20,13 +21,20 @@ const INSERT_LIMIT: Statement = Statement {
 /// one, and then takes over its open runs.
 const TAKE_LIMIT: Statement = Statement {
     name: "take_limit",
-    text: "UPDATE limit_home SET home = ? WHERE namespace_id = ? AND limit_key = ? AND home = ? \
+    text: concat!(
+        "UPDATE limit_home SET home = ? WHERE namespace_id = ? AND limit_key = ? AND home = ? \
            AND EXISTS (SELECT 1 FROM node WHERE node.id = limit_home.home AND (node.state <> 'active' OR node.is_leaving = 1)) \
            AND NOT EXISTS (SELECT 1 FROM run WHERE run.node_id = limit_home.home \
            AND run.status IN ('pending', 'waiting', 'running')) \
-           AND NOT EXISTS (SELECT 1 FROM node JOIN run ON run.node_id = node.id AND run.node_epoch < node.epoch \
-           WHERE node.fenced_by = limit_home.home AND node.lease_until_ms = node.prior_lease_until_ms \
-           AND run.status IN ('pending', 'waiting', 'running'))",
+           AND NOT EXISTS (SELECT 1 FROM node WHERE node.fenced_by = limit_home.home \
+           AND node.lease_until_ms = node.prior_lease_until_ms AND COALESCE(",
+        an_orphan!("pending"),
+        ", ",
+        an_orphan!("waiting"),
+        ", ",
+        an_orphan!("running"),
+        ") IS NOT NULL)"
+    ),
 };
 const MOVE_LIMITS: Statement =
     Statement { name: "move_limits", text: "UPDATE limit_home SET home = ? WHERE home {in_list}" };
