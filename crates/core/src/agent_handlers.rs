@@ -22,7 +22,7 @@ pub fn is_agent_handler(handler: &str) -> bool {
     HANDLERS.iter().any(|(name, _)| *name == handler)
 }
 
-/// The JSON schema of the handler's parameters, as the agent declares it.
+/// The JSON schema of the handler's parameters, as the agent declares it; `None` if the agent has no such handler.
 #[must_use]
 pub fn params_schema(handler: &str) -> Option<Value> {
     let text = match handler {
@@ -35,8 +35,8 @@ pub fn params_schema(handler: &str) -> Option<Value> {
     serde_json::from_str(text).ok()
 }
 
-/// The error if `params` lacks a parameter that a handler of the agent needs; `None` if it lacks none, or the handler
-/// is not one of the agent. Used while no executor with the handler is connected, because the server has no declared
+/// The error if `params` has none of the parameters of which a handler of the agent needs one; `None` if it has one, or if
+/// the agent has no such handler. Used while no executor with the handler is connected: the server then has no declared
 /// schema to check against.
 #[must_use]
 pub fn missing_param(handler: &str, params: &Value) -> Option<FieldError> {
@@ -57,7 +57,8 @@ pub fn missing_param(handler: &str, params: &Value) -> Option<FieldError> {
     }
 }
 
-/// The error in `params` that fit the schema of a handler of the agent, but that the agent refuses in every run; `None` if there is none.
+/// An error in `params` that the schema of the agent's handler allows, but for which the agent refuses every run; `None` if
+/// there is none. Only handlers with the parameter `script` are checked.
 #[must_use]
 pub fn unusable_param(handler: &str, params: &Value) -> Option<FieldError> {
     HANDLERS.iter().find(|(name, param_names)| *name == handler && param_names.contains(&"script"))?;

@@ -271,7 +271,8 @@ fn follow_chain(chains: &BTreeMap<JobId, (usize, Option<JobId>)>, job: JobId) ->
 pub struct JobInFire {
     /// How its own run ended; this decides whether its children run. `None` while it is open.
     pub end_status: Option<RunStatus>,
-    /// Its verdict. If the job ends with its children, the verdict comes later and may be a failure because of a child.
+    /// Its verdict; `None` while it has none. If the job ends with its children, the verdict comes later than `end_status`, and may be a
+    /// failure because of a child.
     pub verdict: Option<(RunStatus, Option<Reason>)>,
 }
 

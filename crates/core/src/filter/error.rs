@@ -32,7 +32,7 @@ pub enum FilterProblem {
     KeyOfOtherList(Key),
     /// A key without a value.
     NoValue(Key),
-    /// A value that is not one of its key's words.
+    /// A value that is not one of the words that its key accepts.
     Word {
         key: Key,
         /// The text that was written in place of a word.

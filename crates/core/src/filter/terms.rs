@@ -183,7 +183,7 @@ pub struct Filter {
     pub triggers: ValueCondition<Trigger>,
     /// How long a run took.
     pub duration: LengthRange,
-    /// How late it began.
+    /// How late the run began.
     pub late: LengthRange,
     /// The labels; each term must hold.
     pub labels: Vec<LabelTerm>,

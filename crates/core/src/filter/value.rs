@@ -25,7 +25,7 @@ impl Pattern {
         !self.0.contains('*')
     }
 
-    /// The longest part that every matching name contains.
+    /// The longest part of the pattern without a `*`. Every matching name contains it.
     #[must_use]
     pub fn part(&self) -> &str {
         self.0.split('*').max_by_key(|part| part.len()).unwrap_or_default()

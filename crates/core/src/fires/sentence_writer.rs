@@ -131,7 +131,7 @@ impl<'a> SentenceWriter<'a> {
         (en, zh)
     }
 
-    /// This run with its context, if there is any.
+    /// The run with the context of the answer; `None` without a row or without a context.
     fn run_in_context<'r>(
         &'r self,
         row: Option<&'r Run>,
@@ -197,7 +197,7 @@ impl<'a> SentenceWriter<'a> {
         )
     }
 
-    /// The answer for a run whose last attempt did not begin; an earlier one may have begun.
+    /// The answer for a run whose last attempt did not begin. An earlier attempt may have begun.
     fn not_begun_sentence(&self, row: Option<&Run>, reason_text: &Bilingual) -> Bilingual {
         match row.and_then(|row| Some((last_begun_attempt(self.facts.attempts, row)?, row))) {
             Some((begun_attempt, row)) => {

@@ -26,7 +26,7 @@ pub struct Candidate<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct RouteRequest<'a> {
     pub job: JobId,
-    /// Key on the ring of consistent hash in place of the job's id.
+    /// The key that is hashed onto the consistent-hash ring; `None` for the job's id.
     pub hash_key: Option<&'a str>,
     /// Index of its shard.
     pub shard: usize,
