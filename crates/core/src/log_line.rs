@@ -19,13 +19,13 @@ crate::plain_word_enum! {
     }
 }
 
-/// How many bytes of a line are read: the name of a level is at its beginning.
+/// How many bytes are read from the beginning of a line, where the name of a level is.
 const READ_BYTES_MAX: usize = 160;
 /// How many words of the first [`READ_BYTES_MAX`] bytes are read.
 const WORD_COUNT_MAX: usize = 8;
 
 impl LineSeverity {
-    /// The severity of a line. The level of a logged line states it; for a printed line (level `stdout` or `stderr`) the text
+    /// The severity of a line. For a logged line, the level decides; for a printed line (level `stdout` or `stderr`), the text
     /// decides.
     ///
     /// ```

@@ -72,7 +72,7 @@ pub struct Cursor {
 }
 
 /// Plans a job under the windows that apply to it. Windows that skip fires count even after their end: a server that was down may find
-/// fires that were inside one.
+/// fires that were inside such a window.
 #[must_use]
 pub fn plan_within(
     job: &Job,

@@ -24,12 +24,12 @@ pub const MISSED_COUNT_MAX: usize = 100_000;
 /// Missed fires that are skipped: one row of the ledger stands for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissedSpan {
-    /// The first of them, the row's key.
+    /// The first of these fires. It is the key of the row.
     pub first: Timestamp,
     pub last: Timestamp,
     /// How many fires there are.
     pub count: i64,
-    /// What would have triggered the first.
+    /// What would have triggered the first fire.
     pub trigger: Trigger,
 }
 
@@ -235,7 +235,7 @@ word_enum! {
     }
 }
 
-/// How late a server was ready to start a run, and why. Waits for executors, limits and earlier runs come after that, and are not included.
+/// How late a server was ready to start a run, and why. Waits for executors, limits and earlier runs come later, and are not included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lateness {
     pub because: LateBecause,

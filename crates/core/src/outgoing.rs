@@ -177,7 +177,7 @@ impl AllowedAddresses {
         Self { networks, allows_only_named: false }
     }
 
-    /// Allows only the named networks, not even other public addresses: for executors that a server dials.
+    /// Allows only the named networks, so that public addresses must be named too: for executors that a server dials.
     #[must_use]
     pub fn without_public(self) -> Self {
         Self { allows_only_named: true, ..self }

@@ -275,7 +275,7 @@ impl JobSpec {
         !schedules.is_empty() && schedules.iter().all(|(_, schedule)| schedule.after.is_none())
     }
 
-    /// Its expectations; `None` if there are none.
+    /// Its expectations; `None` if there are none, and in shadow mode.
     #[must_use]
     pub fn expectations(&self) -> Option<Expectations> {
         // No run of a job in shadow mode is sent, so it cannot succeed.

@@ -41,8 +41,8 @@ impl Root {
         !matches!(self.trigger, Trigger::Manual | Trigger::Api | Trigger::Parent | Trigger::Backfill)
     }
 
-    /// The trigger for a run that continues this one outside of the windows of the schedule; `None` if the schedule began this
-    /// one. The trigger keeps the fact that a caller asked for the run, because a later edit or pause depends on it.
+    /// The trigger for a run that continues this run outside of the windows of the schedule; `None` if the schedule began this
+    /// run. The trigger keeps the fact that a caller asked for the run, because a later edit or pause depends on it.
     const fn continued_trigger(self) -> Option<Trigger> {
         match self.trigger {
             Trigger::Manual | Trigger::Api => Some(self.trigger),

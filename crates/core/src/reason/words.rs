@@ -23,7 +23,7 @@ pub struct RunStatusFacts<'a> {
 }
 
 impl<'a> RunStatusFacts<'a> {
-    /// The facts about the present attempt of a run.
+    /// The facts about the current attempt of a run.
     #[must_use]
     pub fn of(run: &'a Run) -> Self {
         let (status, reason) = (run.shown_status(), run.reason_in_words());
@@ -76,7 +76,7 @@ pub fn sentence(facts: RunStatusFacts<'_>, lang: Lang) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(in_lang(lang, " ", "")))
 }
 
-/// Explains the end of an attempt that was followed by another one.
+/// Explains the end of an attempt that was followed by another one; `None` if the attempt has no reason.
 #[must_use]
 pub fn attempt_sentence(attempt: &Attempt, lang: Lang) -> Option<String> {
     let no_detail = ReasonDetail::default();

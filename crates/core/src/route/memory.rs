@@ -51,7 +51,7 @@ impl Memory {
         self.turn = Some(turn);
     }
 
-    /// The uses of each candidate. Executors that are no longer candidates are forgotten; `newcomer` returns the uses of new ones.
+    /// The uses of each candidate. Executors that are no longer candidates are forgotten; `newcomer` returns the uses of each new one.
     pub(super) fn uses(
         &mut self,
         candidates: &[Candidate<'_>],

@@ -39,8 +39,8 @@ pub struct RouteRequest<'a> {
     /// All executors that are online and eligible, in the order of their names.
     pub candidates: &'a [Candidate<'a>],
     pub now: Timestamp,
-    /// A random number. It is the same for all shards of a fire, so that they go to the executors in turn, from the
-    /// same one on.
+    /// A random number. It is the same for all shards of a fire, so that the shards go to the executors in turn, beginning at
+    /// one place in the list.
     pub draw: u32,
     /// Whether the wait for answers has ended.
     pub is_wait_over: bool,

@@ -220,7 +220,8 @@ impl Shift<'_> {
         }
     }
 
-    /// The first fire on this day, among the day's own fires and those moved to it; `None` if the day is outside the calendar.
+    /// The first fire on this day, among the day's own fires and those moved to it; `None` if there is none, as on a day outside the
+    /// calendar.
     fn first_on(&mut self, day: NaiveDate) -> Option<Timestamp> {
         if !self.has_day(day) {
             return None;

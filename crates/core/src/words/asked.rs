@@ -11,8 +11,8 @@ use crate::time::{Timestamp, parse_duration};
 const DAYS: [(&str, u64); 6] = [("today", 0), ("yesterday", 1), ("今天", 0), ("昨天", 1), ("前天", 2), ("昨日", 1)];
 
 /// The instants that a question means on the clock of a zone: `02:30` (the last one), `yesterday 02:30`, `2026-11-21 02:30`, `3h ago`,
-/// `now`, or an instant with its offset. Two if the clock shows the time twice, none if it skips it; `None` for anything else, and outside
-/// of the years 1970 to 2199.
+/// `now`, or an instant with its offset. Two if the clock shows the time twice, none if the clock skips the time; `None` for any other text,
+/// and outside of the years 1970 to 2199.
 ///
 /// ```
 /// use rondel_core::cron::Tz;
