@@ -133,8 +133,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The first fire if the calendar moves each fire on a day outside it to the nearest day inside: in this direction, and at the
-    /// same time of day.
+    /// The first fire under a calendar that moves each fire on a day outside of it to the nearest day inside, in this direction and
+    /// at the same time of day.
     fn next_shifted(
         &mut self,
         after: Timestamp,
