@@ -35,9 +35,8 @@ pub fn params_schema(handler: &str) -> Option<Value> {
     serde_json::from_str(text).ok()
 }
 
-/// The error if `params` has none of the parameters of which a handler of the agent needs one; `None` if it has one, or if
-/// the agent has no such handler. Used while no executor with the handler is connected: the server then has no declared
-/// schema to check against.
+/// The error if a handler of the agent needs at least one of several parameters, and `params` has none of these; `None`
+/// otherwise. Used while no executor with the handler is connected: the server then has no declared schema to check against.
 #[must_use]
 pub fn missing_param(handler: &str, params: &Value) -> Option<FieldError> {
     let (_, param_names) = HANDLERS.iter().find(|(name, _)| *name == handler)?;

@@ -3,7 +3,7 @@
 use crate::job::Job;
 use crate::time::Timestamp;
 
-/// Maximum number of vanishing fires, and of appearing ones, that are listed. Further ones are only counted.
+/// Maximum number of vanishing fires that are listed, and of appearing fires. Further fires are only counted.
 pub const LISTED_MAX: usize = 50;
 /// Maximum number of fires that are compared for one job.
 pub const STEPS_MAX: u32 = 10_000;

@@ -55,8 +55,8 @@ impl Actor<'_> {
         self.rights.allow_somewhere(Permission::Cluster) || (is_of_executors && self.covers(target.grants))
     }
 
-    /// Whether it may see and end the sign-ins of its own account. A token may only if it covers all grants of the account,
-    /// because a sign-in can do all that the account can.
+    /// Whether it may see and end the sign-ins of its own account. A token may do so only if it covers all grants of the
+    /// account, because a sign-in can do all that the account can.
     #[must_use]
     pub fn may_manage_sign_ins(&self, account_grants: &[Grant]) -> bool {
         !self.is_token || self.covers(account_grants)

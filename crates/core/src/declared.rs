@@ -9,7 +9,7 @@
 //!   the old build that reconnects or restarts does not revert it.
 //! - A rollback to an old build takes effect once the last executor of the new build is gone.
 //!
-//! Edits by users win: see [`declaration_step`].
+//! Edits by users take precedence: see [`declaration_step`].
 
 use std::collections::{BTreeMap, BTreeSet};
 

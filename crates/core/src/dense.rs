@@ -36,7 +36,7 @@ pub fn instants_to_claim(instants: &[DenseInstant], pace: ClaimPace, now: Timest
             last_index = Some(index);
         }
     }
-    // If one instant cannot wait, all earlier instants cannot wait either.
+    // If one instant cannot wait, no earlier instant can wait either.
     instants.iter().take(last_index.map_or(0, |last| last + 1)).map(|instant| instant.at).collect()
 }
 

@@ -2,7 +2,7 @@
 //!
 //! If the new definition also fires at the instant of a row, the row moves to the new version; otherwise it is settled as
 //! skipped. If a later definition fires at that instant again, and the instant has not passed, the settled row is reopened. No
-//! second row is inserted, because that key already exists. The next fire is the first one without a row. Past fires without a row share
+//! second row is inserted, because the row's key already exists. The next fire is the first one without a row. Past fires without a row share
 //! one skipped row, unless the scan still runs them.
 
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //! fire's runs mean for the jobs that wait for them.
 //!
 //! A fire begins with one run, its root. Every job that follows from the root's job, directly or indirectly, has one run in that fire. The
-//! run is created when all of its parents that belong to the same fire have ended.
+//! run is created when all of the job's parents that belong to the same fire have ended.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -101,7 +101,7 @@ impl ClaimStrategy {
 }
 
 /// Rendezvous hashing: every node draws a number for the job, and the highest number wins. When a node joins or leaves, only
-/// its own share moves; with `hash % node_count`, nearly all jobs would move. Ids are hashed first, since they differ mostly in
+/// the jobs of that node move; with `hash % node_count`, nearly all jobs would move. Ids are hashed first, since they differ mostly in
 /// their time bits.
 fn home_by_hash(job: JobId, nodes: &[NodeShare], weight: impl Fn(&NodeShare) -> u32) -> Option<NodeId> {
     let have_no_weight = nodes.iter().all(|share| weight(share) == 0);

@@ -12,7 +12,7 @@ crate::plain_word_enum! {
         Error = "error",
         /// Something may be wrong.
         Warn = "warn",
-        /// All others.
+        /// All other lines.
         Info = "info",
         /// For developers: `debug` and `trace`.
         Debug = "debug",
@@ -154,7 +154,7 @@ fn stderr_severity(start_text: &str) -> Option<LineSeverity> {
 /// How much of a log is missing, according to a line that Rondel wrote in place of the missing ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingLines {
-    /// All of it: the retention removed it.
+    /// The whole log: the retention removed it.
     Removed,
     Part,
 }

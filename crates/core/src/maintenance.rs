@@ -67,7 +67,7 @@ pub struct Cursor {
     /// The first fire that is not planned yet or, while a window holds fires back, the instant at which the job is planned
     /// again.
     pub next_fire_at: Timestamp,
-    /// The first fire that is held back.
+    /// The first fire that is held back; `None` if none is.
     pub held_from: Option<Timestamp>,
 }
 

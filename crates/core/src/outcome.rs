@@ -83,7 +83,7 @@ pub enum Outcome {
         /// Whether the handler had begun.
         has_begun: bool,
     },
-    /// The attempt's timeout passed without a report of its end. It may still run, so no further attempt is made.
+    /// The attempt's timeout passed without a report of its end. The attempt may still be running, so no further attempt is made.
     Unreported,
     /// A group of a pump job released its items to continue on another executor.
     Yielded,

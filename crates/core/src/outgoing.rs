@@ -149,7 +149,7 @@ pub const XXL_SETTING: &str = "xxl_networks";
 pub struct AddressRefused {
     pub address: IpAddr,
     pub kind: AddressKind,
-    /// The setting that would allow it.
+    /// The setting that can allow the address.
     pub setting: &'static str,
 }
 

@@ -87,7 +87,7 @@ pub struct Warning {
     pub at: Option<Timestamp>,
     /// A sentence in English.
     pub en: String,
-    /// The text in Chinese.
+    /// The same sentence in Chinese.
     pub zh: String,
 }
 

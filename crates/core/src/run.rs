@@ -170,8 +170,8 @@ impl Run {
         self.cancel_by.is_some() || self.cancel_reason.is_some()
     }
 
-    /// The executor that has or had the current attempt. A run that waits for its next attempt still names the executor of the previous
-    /// one, for the router to avoid; `None` is returned for such a run.
+    /// The executor that has or had the current attempt; `None` for a run that waits for its next attempt, although the field `executor` of
+    /// such a run still names the executor of the previous attempt, for the router to avoid.
     #[must_use]
     pub fn present_executor(&self) -> Option<&str> {
         self.executor.as_deref().filter(|_| self.executor_id.is_some())

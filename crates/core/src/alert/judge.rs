@@ -114,8 +114,8 @@ pub fn counts_skip(reasons: &[Reason], reason: Reason) -> bool {
     reasons.contains(&reason) || reasons.is_empty() && !is_on_purpose
 }
 
-/// Whether a fire is part of an incident of its job. It is if the incident names the fire's run. It is also if the rule counts such fires
-/// and the fire was planned during the incident, or earlier by no more than the time that the rule looks back.
+/// Whether a fire is part of an incident of its job. There are two such cases: the incident names the fire's run, or the rule counts such
+/// fires and the fire was planned during the incident, or earlier by no more than the time that the rule looks back.
 #[must_use]
 pub fn is_part_of(
     spec: &RuleSpec,
@@ -238,7 +238,7 @@ pub fn missed_deadline(deadline: Timestamp, counts_from: Timestamp, succeeded_at
 }
 
 /// How long a run may take before the rule holds: `than` or, if that is not given, `times_p95` times `usual`, but at least a
-/// second. `usual` is the 95th percentile of the lengths of the job's runs. `None` if the numbers for it are not given.
+/// second. `usual` is the 95th percentile of the lengths of the job's runs. `None` if neither can be computed.
 #[must_use]
 pub fn longest_allowed(than: Option<Duration>, times_p95: Option<u32>, usual: Option<Duration>) -> Option<Duration> {
     than.or_else(|| Some(usual?.saturating_mul(times_p95?).max(Duration::from_secs(1))))

@@ -208,7 +208,7 @@ pub enum ConditionKind {
     Events,
     /// An instant that is known in advance.
     Instant,
-    /// The present state, checked every few seconds.
+    /// The current state, which is checked every few seconds.
     Polled,
 }
 

@@ -1,4 +1,4 @@
-//! Silences, which hold back messages until they end.
+//! Silences, each of which holds back messages until it ends.
 
 use serde::{Deserialize, Serialize};
 

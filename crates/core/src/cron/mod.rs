@@ -4,8 +4,8 @@
 //! time of a zone, and a [`DstRule`] translates the result to an instant. This module reads no clock, and knows no start dates,
 //! calendars or misfires: these belong to schedules.
 //!
-//! Reading follows Quartz 2.3.2, with one exception: where Quartz silently ignores a part of the text (`MON-FRI/2` is
-//! `MON-FRI` to it, `1W,15W` is `1W`), the expression is refused and the part is named.
+//! Reading follows Quartz 2.3.2, with one exception: where Quartz silently ignores a part of the text (it reads `MON-FRI/2` as
+//! `MON-FRI`, and `1W,15W` as `1W`), the expression is refused and the part is named.
 
 mod changes;
 mod cron_crate;
@@ -130,7 +130,7 @@ impl CronExpr {
         &self.source
     }
 
-    /// How the text was read.
+    /// The syntax in which the text was read.
     #[must_use]
     pub fn dialect(&self) -> Dialect {
         self.dialect

@@ -13,7 +13,7 @@ pub(super) type UtcSeconds = i64;
 /// A stretch of time in which a zone's clock keeps one offset from UTC.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Span {
-    /// The first second; for the first span, a second before the search begins.
+    /// The first second; for the first span, a time before the search begins.
     pub(super) start: UtcSeconds,
     /// How many seconds the clock is ahead of UTC; negative if it is behind.
     pub(super) offset: i64,

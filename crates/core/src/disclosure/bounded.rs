@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// Maximum bytes of a document. The store accepts no longer documents.
+/// Maximum bytes of a document. The store accepts no document that is longer.
 pub(super) const LEN_MAX: usize = 60 * 1024;
 /// A value up to this length, in bytes, stays: a note in its place would save little.
 const SHORT_LEN: usize = 40;

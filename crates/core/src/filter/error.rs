@@ -44,7 +44,7 @@ pub enum FilterProblem {
     },
     /// A value that is not an instant.
     Instant(Key, String),
-    /// A value that is not a bound on a duration. (`>5m` is one.)
+    /// A value that is not a bound on a duration; `>5m` would be one.
     Length(Key, String),
     /// A value that is not a label.
     Label(String),

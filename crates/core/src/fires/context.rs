@@ -12,7 +12,7 @@ use crate::status::RunStatus;
 use crate::time::Timestamp;
 use crate::words::Lang;
 
-/// How many runs and executors an answer names; the others are counted.
+/// How many runs and executors an answer names; further ones are only counted.
 pub const NAMED_COUNT_MAX: usize = 5;
 /// How many parents an answer follows towards the first cause of a run that did not begin because of its parent.
 pub const CAUSE_STEP_COUNT_MAX: usize = 5;

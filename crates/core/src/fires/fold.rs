@@ -15,7 +15,7 @@ pub(super) struct VerdictStretch {
 pub(super) struct HistoryFold {
     entries: Vec<Entry>,
     limit: usize,
-    /// The first fire that exceeds the limit.
+    /// The first fire beyond the limit of entries; `None` as long as all fires are within it.
     first_beyond_limit: Option<Timestamp>,
     open_stretch: Option<OpenStretch>,
 }

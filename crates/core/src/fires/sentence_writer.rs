@@ -459,7 +459,7 @@ fn retry_reason_text(row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
     )
 }
 
-/// Which attempt it was; empty for the first one.
+/// Names the attempt that ended the run; empty for the first attempt.
 fn attempt_text(row: Option<&Run>) -> Bilingual {
     let Some(row) = row.filter(|row| row.attempt > 1) else { return empty_text() };
     let (attempt, lost) = (row.attempt, row.lost_count);

@@ -27,7 +27,7 @@ pub enum AnswerSubject {
     NearRun(Trigger),
     /// A run that has not ended.
     OpenRun,
-    /// The last fire before the present.
+    /// The last fire so far.
     LastFire,
     /// The next fire, because the job has not fired so far.
     NextFire,
@@ -133,8 +133,8 @@ pub fn why_never(facts: &FireInput<'_>) -> Why {
     Why { at: facts.now, subject: AnswerSubject::Nothing, entry: None, before: None, after: None, en, zh }
 }
 
-/// The last instant up to the present that the definitions plan or a calendar removes, and the first fire after the present.
-/// Both follow from the definitions alone, without rows.
+/// The last instant up to now that the definitions plan or a calendar removes, and the first fire after now. Both follow from
+/// the definitions alone, without rows.
 #[must_use]
 pub fn nearest_fires(facts: &FireInput<'_>) -> (Option<Timestamp>, Option<Timestamp>) {
     let mut steps = SEARCH_STEP_COUNT_MAX;

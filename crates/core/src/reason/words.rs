@@ -453,7 +453,7 @@ fn app_text(detail: &ReasonDetail, lang: Lang) -> String {
     }
 }
 
-/// ` for 5 min`, or `5 分钟内`.
+/// How long the run waited: ` for 5 min`, or `5 分钟内`.
 fn waited_text(detail: &ReasonDetail, lang: Lang) -> String {
     match (detail.waited_ms, lang) {
         (None, Lang::En) => " until the queue timeout".to_owned(),

@@ -71,7 +71,7 @@ impl Memory {
         &mut self.uses
     }
 
-    /// Its number of entries, which is limited over all jobs; 0 before a router has used it.
+    /// The number of its entries, whose sum over all jobs is limited; 0 before a router has used it.
     pub(super) fn entry_count(&self) -> usize {
         if self.route.is_some() { 1 + self.uses.len() } else { 0 }
     }

@@ -77,7 +77,7 @@ impl RouteRequest<'_> {
         self.candidates.iter().enumerate().filter(is_open).map(|(index, _)| index)
     }
 
-    /// The open candidate for this shard if the shards of a fire go to the executors in turn, from number `start` on.
+    /// The open candidate for this shard if the shards of a fire go to the executors in turn, beginning with number `start`.
     pub(super) fn candidate_in_turn(&self, start: u32) -> Option<usize> {
         nth_wrapping(self.open(), usize::try_from(start).unwrap_or(0).wrapping_add(self.shard_offset()))
     }

@@ -104,8 +104,8 @@ impl<'s> Checker<'s> {
         }
     }
 
-    /// Checks the value against the branch of an `anyOf` or `oneOf` that its author meant. If that branch is not clear,
-    /// the value passes here, and deserialization decides.
+    /// Checks the value against the branch of an `anyOf` or `oneOf` that the document's author meant. If that branch is not
+    /// clear, the value passes here, and deserialization decides.
     fn check_choice(&mut self, branches: &'s [Value], value: &mut Value) -> bool {
         let mut branch_iter = branches.iter().filter(|branch| admits(self.root, branch, value));
         if let (Some(only_branch), None) = (branch_iter.next(), branch_iter.next()) {

@@ -1,7 +1,7 @@
 //! The search for the next fire of a timetable, with a bound on its work.
 //!
 //! A calendar can remove all fires of a schedule for years. A search takes the candidates of all schedules in the order
-//! of their instants, so that a schedule without fires is never searched beyond the next fire of another one. It gives
+//! of their instants, so that a schedule without fires is never searched beyond the next fire of another schedule. It gives
 //! up after a fixed amount of work and returns the instant from which to continue: one job must not delay the scan of
 //! all jobs.
 

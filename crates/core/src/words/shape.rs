@@ -8,7 +8,7 @@ const LISTED_MAX: usize = 4;
 pub(super) enum Shape {
     /// All numbers of the range.
     All,
-    /// Three or more at equal distances of at least 2.
+    /// Three or more numbers at equal distances of at least 2.
     Step {
         from: u32,
         to: u32,
