@@ -148,7 +148,7 @@ impl Grant {
 /// The apps of a namespace for which a caller has a permission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PermittedApps {
-    /// All of them, and what belongs to the namespace itself.
+    /// All apps of the namespace, and what belongs to the namespace itself.
     All,
     /// Only these apps; an empty set means none.
     Apps(BTreeSet<AppId>),

@@ -15,8 +15,8 @@ const HANDLERS: [(&str, &[&str]); 7] = [
     ("pump", &["select"]),
 ];
 
-/// Whether the agent has a handler with this name. The parameters of these handlers are sensitive: programs and scripts to run,
-/// or (`http`) an address that receives secrets.
+/// Whether the agent has a handler with this name. The parameters of the agent's handlers are sensitive: programs and scripts to
+/// run, or (`http`) an address that receives secrets.
 #[must_use]
 pub fn is_agent_handler(handler: &str) -> bool {
     HANDLERS.iter().any(|(name, _)| *name == handler)

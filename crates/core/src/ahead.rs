@@ -21,7 +21,7 @@ pub struct AnchoredJob<'a> {
 pub struct FireList {
     /// How many there are.
     pub count: u64,
-    /// The first of them, at most [`LISTED_MAX`].
+    /// The first of these fires, at most [`LISTED_MAX`].
     pub first: Vec<Timestamp>,
 }
 

@@ -184,7 +184,8 @@ impl Job {
         self.named_shards.get(usize::try_from(index).ok()?)
     }
 
-    /// The parameters of a shard's run, as JSON text: those of its fire (`run_params`, else the job's), with those of the shard merged in.
+    /// The parameters of a shard's run, as JSON text: the parameters of the fire (`run_params`, else the job's), into which the shard's own
+    /// parameters are merged.
     #[must_use]
     pub fn params_of(&self, run_params: Option<&str>, shard: i32) -> String {
         let fire_params = run_params.unwrap_or(&self.params);

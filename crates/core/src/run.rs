@@ -79,7 +79,7 @@ pub struct Run {
     pub cancel_by: Option<String>,
     /// The reason of the verdict if the request to cancel ends the run.
     pub cancel_reason: Option<Reason>,
-    /// For a row that stands for a span of skipped fires: the last of them.
+    /// The last fire of a span; only in a row that stands for a span of skipped fires.
     pub span_end_at: Option<Timestamp>,
     /// How many fires the row stands for.
     pub span_count: i64,

@@ -72,7 +72,7 @@ pub struct Entry {
     pub last: Timestamp,
     /// How many fires there are.
     pub count: u64,
-    /// What became of them.
+    /// What became of the fires.
     pub verdict: FireVerdict,
 }
 

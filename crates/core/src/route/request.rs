@@ -94,7 +94,7 @@ impl RouteRequest<'_> {
         self.draw.wrapping_add(step.wrapping_mul(0x9E37_79B9))
     }
 
-    /// The open candidate with the lowest value; a random one of them if several have it.
+    /// The open candidate with the lowest value; if several candidates have it, a random one of these.
     pub(super) fn least(&self, value: impl Fn(usize) -> u64) -> Option<usize> {
         let least_value = self.open().map(&value).min()?;
         let start = usize::try_from(self.random_number()).unwrap_or(0);

@@ -56,7 +56,7 @@ pub struct OldFire {
 }
 
 impl OldFire {
-    /// The instant that is compared with Rondel's: the planned one if it is known, else the one at which it was sent.
+    /// The instant that is compared with Rondel's: the planned instant if it is known, else the instant at which the fire was sent.
     #[must_use]
     pub fn at(&self) -> Timestamp {
         self.due_at.unwrap_or(self.started_at)

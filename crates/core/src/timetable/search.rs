@@ -24,7 +24,7 @@ const SHIFT_DAYS_MAX: usize = 366;
 const SHIFT_MAX: Duration = Duration::from_secs(368 * 24 * 3600);
 /// Maximum work of one search, counted in checks of a calendar's rule: some tens of milliseconds.
 const WORK_MAX: u64 = 4_000_000;
-/// Cost of one step of a schedule, in the same unit.
+/// Cost of one step of a schedule, in checks of a calendar's rule.
 const STEP_WORK: u64 = 100;
 /// Work that each found fire adds to the budget of a search that continues after it.
 const WORK_PER_FIRE: u64 = 2_000;
