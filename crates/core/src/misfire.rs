@@ -161,7 +161,7 @@ fn skip_missed_walking(
     MissedPlan { catch_up, span: span(&missed_fires), through: next_missed.map_or(last_read, just_before), next_missed }
 }
 
-/// Lets at most `count` fires of all these plans together run late, and skips the others. The plans are in the order of time.
+/// Lets at most `count` fires of all these plans together run late, and skips the others. The plans must be sorted by time.
 pub(crate) fn limit_late_fires(plans: &mut [MissedPlan], (count, keep): (usize, MisfireKeep)) {
     let mut count_left = count;
     let limit_plan = |plan: &mut MissedPlan| {
