@@ -1,4 +1,4 @@
-//! Authorization: roles, what each role permits, and at which places. The caller has been authenticated before.
+//! Authorization: roles, what each role permits, and at which places. The caller is already authenticated.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ pub const TOKEN_PREFIX: &str = "rondel_";
 const TOKEN_SHOWN_LEN: usize = 17;
 
 /// The beginning of a token, by which its owner can recognise it. A token without [`TOKEN_PREFIX`] was chosen by a user; only
-/// two characters of it are returned.
+/// its first two characters are returned.
 ///
 /// ```
 /// use rondel_core::access::token_beginning;
@@ -41,8 +41,9 @@ pub fn token_beginning(token: &str) -> &str {
     token.char_indices().nth(len).map_or(token, |(end, _)| &token[..end])
 }
 
-/// Whether a text is a token. Callers use this where the name of a file is expected: an error message must not repeat a token
-/// that was given by mistake.
+/// Whether a text has the form of a generated token: it begins with [`TOKEN_PREFIX`], and its last part has at least 16
+/// hexadecimal digits. Callers use this where the name of a file is expected: an error message must not repeat a token that
+/// was given by mistake.
 ///
 /// ```
 /// use rondel_core::access::is_token;
@@ -75,7 +76,7 @@ pub fn is_reserved_token_name(name: &str) -> bool {
 /// The permission that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Permission {
-    /// To be signed in: enough for the caller's own account.
+    /// To view and change the caller's own account. Every signed-in caller may.
     SignedIn,
     /// To view what belongs to a namespace or app.
     View,
@@ -147,7 +148,7 @@ impl Grant {
 /// The apps of a namespace for which a caller has a permission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PermittedApps {
-    /// All of them, and what belongs to the namespace itself.
+    /// All apps of the namespace, and what belongs to the namespace itself.
     All,
     /// Only these apps; an empty set means none.
     Apps(BTreeSet<AppId>),
@@ -214,7 +215,8 @@ impl Rights {
     }
 
     /// Whether this is permitted for an app of a namespace or, without an app, for what belongs to the namespace itself. A caller who
-    /// may view at least one app of the namespace may also view what belongs to the namespace.
+    /// may view at least one app of the namespace may also view what belongs to the namespace. The place does not matter for
+    /// [`Permission::SignedIn`], [`Permission::ViewEverywhere`] and [`Permission::Cluster`].
     #[must_use]
     pub fn allow(&self, permission: Permission, namespace: NamespaceId, app: Option<AppId>) -> bool {
         if matches!(permission, Permission::SignedIn | Permission::ViewEverywhere | Permission::Cluster) {
@@ -229,7 +231,8 @@ impl Rights {
         })
     }
 
-    /// Whether this is permitted in at least one place. For a first check, before the requested object is known.
+    /// Whether both the grants and the limit permit this somewhere, though perhaps not at the same place. For a first check,
+    /// before the requested object is known.
     #[must_use]
     pub fn allow_somewhere(&self, permission: Permission) -> bool {
         self.each_list_permits(|grants| match permission {
@@ -242,7 +245,7 @@ impl Rights {
         })
     }
 
-    /// For which apps of a namespace this is permitted.
+    /// The apps of a namespace for which this is permitted.
     #[must_use]
     pub fn permitted_apps(&self, permission: Permission, namespace: NamespaceId) -> PermittedApps {
         let apps_of = |grants: &[Grant]| {
@@ -287,7 +290,7 @@ impl Rights {
         })
     }
 
-    /// The grants, without their limit.
+    /// The grants, to which the limit has not been applied.
     #[must_use]
     pub fn grants(&self) -> &[Grant] {
         &self.grants

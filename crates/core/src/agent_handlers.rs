@@ -15,14 +15,14 @@ const HANDLERS: [(&str, &[&str]); 7] = [
     ("pump", &["select"]),
 ];
 
-/// Whether the agent has a handler with this name. The parameters of these handlers are sensitive: programs and scripts to run,
-/// or (`http`) an address that receives secrets.
+/// Whether the agent has a handler with this name. The parameters of the agent's handlers are sensitive: programs and scripts to
+/// run, or (`http`) an address that receives secrets.
 #[must_use]
 pub fn is_agent_handler(handler: &str) -> bool {
     HANDLERS.iter().any(|(name, _)| *name == handler)
 }
 
-/// The JSON schema of the handler's parameters, as the agent declares it.
+/// The JSON schema of the handler's parameters, as the agent declares it; `None` if the agent has no such handler.
 #[must_use]
 pub fn params_schema(handler: &str) -> Option<Value> {
     let text = match handler {
@@ -35,9 +35,8 @@ pub fn params_schema(handler: &str) -> Option<Value> {
     serde_json::from_str(text).ok()
 }
 
-/// The error if `params` lacks a parameter that a handler of the agent needs; `None` if it lacks none, or the handler
-/// is not one of the agent. Used while no executor with the handler is connected, because the server has no declared
-/// schema to check against.
+/// The error if a handler of the agent needs at least one of several parameters, and `params` has none of these; `None`
+/// otherwise. Used while no executor with the handler is connected: the server then has no declared schema to check against.
 #[must_use]
 pub fn missing_param(handler: &str, params: &Value) -> Option<FieldError> {
     let (_, param_names) = HANDLERS.iter().find(|(name, _)| *name == handler)?;
@@ -57,7 +56,8 @@ pub fn missing_param(handler: &str, params: &Value) -> Option<FieldError> {
     }
 }
 
-/// The error in `params` that fit the schema of a handler of the agent, but that the agent refuses in every run; `None` if there is none.
+/// An error in `params` that the schema of the agent's handler allows, but for which the agent refuses every run; `None` if
+/// there is none. Only handlers with the parameter `script` are checked.
 #[must_use]
 pub fn unusable_param(handler: &str, params: &Value) -> Option<FieldError> {
     HANDLERS.iter().find(|(name, param_names)| *name == handler && param_names.contains(&"script"))?;

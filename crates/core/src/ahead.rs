@@ -3,7 +3,7 @@
 use crate::job::Job;
 use crate::time::Timestamp;
 
-/// Maximum number of vanishing fires, and of appearing ones, that are listed. All are counted.
+/// Maximum number of vanishing fires that are listed, and of appearing fires. Further fires are only counted.
 pub const LISTED_MAX: usize = 50;
 /// Maximum number of fires that are compared for one job.
 pub const STEPS_MAX: u32 = 10_000;
@@ -21,20 +21,21 @@ pub struct AnchoredJob<'a> {
 pub struct FireList {
     /// How many there are.
     pub count: u64,
-    /// The first of them, at most [`LISTED_MAX`].
+    /// The first of these fires, at most [`LISTED_MAX`].
     pub first: Vec<Timestamp>,
 }
 
 /// What an edit does to the fires of a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FireChanges {
-    /// The end of the compared period: the end of the window, or earlier if the window has too many fires.
+    /// The end of the compared period: the end of the window, or earlier if the window has more fires than may be
+    /// compared.
     pub to: Timestamp,
     /// Whether `to` is the end of the window.
     pub is_whole: bool,
-    /// Fires that the old definition has and the new one has not.
+    /// Fires of the old definition that the new one does not have.
     pub vanishing: FireList,
-    /// Fires that the new definition has and the old one had not.
+    /// Fires of the new definition that the old one does not have.
     pub appearing: FireList,
 }
 
@@ -51,7 +52,8 @@ impl FireList {
 /// `None` means that the job does not exist. Paused jobs, and jobs whose fires depend on the ends of their runs, count as jobs
 /// without fires.
 ///
-/// At most `steps` fires are compared. Their number is subtracted from `steps`, so that several jobs can share one budget.
+/// At most `steps` fires are compared, and at most [`STEPS_MAX`]. The number of compared fires is subtracted from `steps`, so
+/// that several jobs can share one budget.
 ///
 /// ```
 /// use rondel_core::ahead::{AnchoredJob, fire_changes};

@@ -25,9 +25,9 @@ pub struct FailingJob {
     pub job: String,
     /// How many runs in a row failed.
     pub streak: u64,
-    /// The planned instant of the first of them.
+    /// The planned instant of the first of these runs.
     pub since: Timestamp,
-    /// The last success before them; `None` if the job never succeeded.
+    /// The last success before these runs; `None` if the job never succeeded.
     pub succeeded_at: Option<Timestamp>,
     /// The message of the newest failure.
     pub message: Option<String>,
@@ -40,7 +40,7 @@ pub struct JobWithoutExecutor {
     pub job: String,
     /// The handler that it asks for.
     pub handler: String,
-    /// Whether an executor offers the handler at all. If one does, the job's runs are not allowed to go to it.
+    /// Whether at least one executor offers the handler. If so, the job's runs are not allowed to go to any of these executors.
     pub is_offered: bool,
     /// How many fires were skipped.
     pub count: u64,
@@ -70,7 +70,7 @@ pub struct AttentionFacts {
     pub paused: Vec<(String, Timestamp)>,
     /// The names of tokens, each with the instant at which the token expires.
     pub tokens: Vec<(String, Timestamp)>,
-    /// Servers whose lease ended although they did not leave, each with the instant at which it ended.
+    /// Servers whose lease ended without a shutdown, each with the instant at which the lease ended.
     pub lost_nodes: Vec<(String, Timestamp)>,
     /// Loops that fail: the server, the loop, and since when.
     pub failing_loops: Vec<(String, String, Timestamp)>,

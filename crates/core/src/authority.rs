@@ -1,6 +1,6 @@
 //! Which caller may view and change accounts, sign-ins and tokens. No caller may manage an account, a sign-in or a token that
-//! has more rights than the caller. A token has at most the rights of its account, so it may not manage that account's stronger
-//! tokens, its sign-ins or its password.
+//! has more rights than the caller. A token often has fewer rights than its account, and may then not manage the account's
+//! sign-ins and stronger tokens. No token may change how its own account signs in.
 
 use crate::access::{Grant, Permission, Rights};
 use crate::id::AccountId;
@@ -12,7 +12,7 @@ pub struct Actor<'a> {
     pub rights: &'a Rights,
     /// The account behind it; `None` for a token of the server.
     pub account: Option<AccountId>,
-    /// Whether it acts by a token: in a call of the API, or in a sign-in that a token began.
+    /// Whether it acts by a token: in an API call, or in a sign-in that a token began.
     pub is_token: bool,
 }
 
@@ -28,8 +28,8 @@ pub struct TokenTarget<'a> {
 
 impl Actor<'_> {
     /// Whether it may read, rotate and revoke a token. An account may manage its own tokens; a token may manage the tokens of
-    /// its account whose grants it covers. An admin of a place may manage the executors' tokens of that place. An admin of
-    /// everything may manage all tokens.
+    /// its account whose grants it covers. An admin of a place may manage the executor tokens of that place. An admin everywhere
+    /// may manage all tokens.
     ///
     /// ```
     /// use rondel_core::AccountId;
@@ -55,14 +55,15 @@ impl Actor<'_> {
         self.rights.allow_somewhere(Permission::Cluster) || (is_of_executors && self.covers(target.grants))
     }
 
-    /// Whether it may see and end the sign-ins of its own account. A sign-in can do all that the account can.
+    /// Whether it may see and end the sign-ins of its own account. A token may do so only if it covers all grants of the
+    /// account, because a sign-in can do all that the account can.
     #[must_use]
     pub fn may_manage_sign_ins(&self, account_grants: &[Grant]) -> bool {
         !self.is_token || self.covers(account_grants)
     }
 
     /// Whether it may change how an account signs in: its password, or a link that signs in to the account. A token may not do so for its
-    /// own account: its holder could then sign in, and have all rights of the account.
+    /// own account: otherwise the token's holder could sign in, and have all rights of the account.
     #[must_use]
     pub fn may_change_sign_in_of(&self, account: AccountId) -> bool {
         !self.is_token || self.account != Some(account)

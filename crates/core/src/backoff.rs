@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// The wait after `failed_count` tries that failed: `first` after the first of them, twice as long after each further one, and at most
-/// `max`. Without a failure there is no wait.
+/// The wait after `failed_count` failed tries: `first` after one, twice as long after each further one, and at most `max`. Without a
+/// failure there is no wait.
 ///
 /// ```
 /// use std::time::Duration;

@@ -15,9 +15,9 @@ use crate::word_enum::word_enum;
 
 /// Maximum number of days that one calendar lists, including those of the calendars that it names.
 pub const DAY_COUNT_MAX: usize = 20_000;
-/// Maximum number of rules of one calendar.
+/// Maximum number of rules of one calendar, including those of the calendars that it names.
 pub const RULE_COUNT_MAX: usize = 500;
-/// Maximum number of times of day that one calendar lists.
+/// Maximum number of spans of the day that one calendar lists, including those of the calendars that it names.
 pub const TIME_COUNT_MAX: usize = 24;
 /// How deep rules and calendars may be nested.
 pub const DEPTH_MAX: usize = 16;
@@ -135,7 +135,8 @@ enum CompiledRule {
 }
 
 impl Calendar {
-    /// Checks a calendar, and replaces the calendars that it names by their rules. `find_calendar` returns them by name.
+    /// Checks a calendar, and replaces each calendar that it names by that calendar's rule. `find_calendar` returns the calendar with a
+    /// name.
     ///
     /// # Errors
     /// Every error, with a pointer into the document.
@@ -169,8 +170,8 @@ impl Calendar {
         Ok(Self { name: spec.name.clone(), has_times: rule.has_times(), lookup_cost: rule.lookup_cost(), rule, edges })
     }
 
-    /// A calendar from a stored rule. The rule was checked when it was saved, and calendars that it named were replaced by
-    /// their rules then.
+    /// A calendar from a stored rule, which was checked before it was stored, and whose named calendars were replaced by their
+    /// rules.
     ///
     /// # Errors
     /// As for [`compile`](Self::compile), but only if a later version of Rondel saved the rule.
@@ -184,19 +185,19 @@ impl Calendar {
         &self.name
     }
 
-    /// Whether a time is in it.
+    /// Whether the calendar contains a local time.
     #[must_use]
     pub fn has(&self, local: NaiveDateTime) -> bool {
         self.rule.has(local)
     }
 
-    /// Whether a day is in it. Checks only the day's first minute, which suffices for calendars without times of day.
+    /// Whether the calendar contains a day. Checks only the day's first minute, which suffices for calendars without times of day.
     #[must_use]
     pub fn has_day(&self, day: NaiveDate) -> bool {
         self.rule.has(day.and_time(NaiveTime::MIN))
     }
 
-    /// Whether a day, or a part of it, is in it.
+    /// Whether the calendar contains at least a part of a day.
     #[must_use]
     pub fn has_part_of(&self, day: NaiveDate) -> bool {
         let mut times = self.edges.iter().filter_map(|minute| NaiveTime::from_hms_opt(minute / 60, minute % 60, 0));
@@ -214,13 +215,13 @@ impl Calendar {
         self.lookup_cost
     }
 
-    /// The name of a day, if a rule gives it one.
+    /// The name that a rule gives to a day, if any.
     #[must_use]
     pub fn day_name(&self, day: NaiveDate) -> Option<&str> {
         self.rule.day_name(day)
     }
 
-    /// The last of the days that its rules list by date.
+    /// The last of the days that its rules list by date; `None` if they list no dates.
     #[must_use]
     pub fn last_listed_day(&self) -> Option<NaiveDate> {
         self.rule.last_listed_day()
@@ -241,8 +242,7 @@ impl Calendar {
 }
 
 impl CalendarSpec {
-    /// Its rule, in which the calendars that it names are replaced by their rules. [`Calendar::compile`] must accept this
-    /// calendar.
+    /// Its rule, with each named calendar replaced by that calendar's rule. [`Calendar::compile`] must accept this calendar.
     #[must_use]
     pub fn expanded(&self, find_calendar: impl Fn(&str) -> Option<CalendarSpec>) -> Rule {
         fn expand(rule: &Rule, find_calendar: &dyn Fn(&str) -> Option<CalendarSpec>, depth: usize) -> Rule {
@@ -260,7 +260,7 @@ impl CalendarSpec {
         expand(&self.rule, &find_calendar, 1)
     }
 
-    /// The calendars that its rules name.
+    /// The names of the calendars that its rules refer to, sorted and without duplicates.
     #[must_use]
     pub fn named_calendars(&self) -> Vec<&str> {
         fn collect_names<'a>(rule: &'a Rule, names: &mut Vec<&'a str>) {
@@ -392,7 +392,7 @@ impl Compiler<'_> {
     }
 }
 
-/// The first and the last day of `2026-10-01` or `2026-10-01..2026-10-07`.
+/// The first and the last day of `2026-10-01` or `2026-10-01..2026-10-07`; `None` for any other text, and for years outside 1970 to 2199.
 fn span_of_days(text: &str) -> Option<(NaiveDate, NaiveDate)> {
     let date = |text: &str| {
         let date: NaiveDate = text.trim().parse().ok()?;

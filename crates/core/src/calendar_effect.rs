@@ -14,13 +14,13 @@ const SHIFT_DAYS_MAX: usize = 366;
 /// How a calendar changes an instant at which a schedule alone would fire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CalendarEffect {
-    /// The calendar's name for the day of the instant.
+    /// The calendar's name for the day of the instant, if it has one.
     pub(crate) day: Option<String>,
-    /// The instant that it moves to; `None` if it is removed.
+    /// The instant that the fire moves to; `None` if the fire is removed.
     pub(crate) moved_to: Option<Timestamp>,
 }
 
-/// How the calendar changes the fire of this schedule at `at`. Only for a fire that the calendar removes or moves.
+/// How the calendar changes the fire of this schedule at `at`, which must be a fire that the calendar removes or moves.
 pub(crate) fn calendar_effect(
     schedule: &Schedule,
     AppliedCalendar { calendar, rule }: &AppliedCalendar,

@@ -9,7 +9,7 @@
 //!   the old build that reconnects or restarts does not revert it.
 //! - A rollback to an old build takes effect once the last executor of the new build is gone.
 //!
-//! Edits by users win: see [`declaration_step`].
+//! Edits by users take precedence: see [`declaration_step`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -109,7 +109,7 @@ pub fn declaration_step(current: &JobSpec, before: Option<&JobSpec>, declared: &
     DeclarationStep::Change(Box::new(JobSpec { enabled, ..declared.clone() }))
 }
 
-/// The fields in which a definition differs from what code declares.
+/// The names of the fields in which a definition differs from what code declares.
 #[must_use]
 pub fn drift(current: &JobSpec, declared: &JobSpec) -> Vec<String> {
     let (current_fields, declared_fields) = (fields(current), fields(declared));
@@ -125,8 +125,8 @@ fn fields(spec: &JobSpec) -> serde_json::Map<String, Value> {
     }
 }
 
-/// Sorts jobs so that parents come before their children. Jobs that follow each other in a cycle come last, in the
-/// order of their names.
+/// Sorts jobs so that parents come before their children. The jobs of a cycle, and all jobs that follow from it, come last, in
+/// the order of their names.
 #[must_use]
 pub fn parents_first(specs: Vec<JobSpec>) -> Vec<JobSpec> {
     let mut specs_by_name: BTreeMap<String, JobSpec> =

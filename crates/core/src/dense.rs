@@ -1,5 +1,5 @@
-//! At some instants more jobs are due than servers can claim in the usual look-ahead. Computes when to start claiming
-//! their fires.
+//! At some instants more jobs are due than servers can claim in the usual look-ahead. This module computes when servers start
+//! to claim the fires of such an instant.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub struct DenseInstant {
 pub struct ClaimPace {
     /// All fires must be claimed at least this long before their instant.
     pub lead: Duration,
-    /// How many jobs a server is assumed to claim per second. At least 1.
+    /// How many jobs a server is assumed to claim per second; 0 counts as 1.
     pub jobs_per_second: u32,
 }
 
@@ -36,7 +36,7 @@ pub fn instants_to_claim(instants: &[DenseInstant], pace: ClaimPace, now: Timest
             last_index = Some(index);
         }
     }
-    // If a later instant cannot wait, those before it cannot either.
+    // If one instant cannot wait, no earlier instant can wait either.
     instants.iter().take(last_index.map_or(0, |last| last + 1)).map(|instant| instant.at).collect()
 }
 

@@ -52,8 +52,8 @@ fn add_changes(pointer: String, from: Option<&Value>, to: Option<&Value>, change
     }
 }
 
-/// Merges two edits of `base`: a field that `mine` did not change is taken from `theirs`. Objects are merged field by field, lists as a
-/// whole.
+/// Merges two edits of `base`: a field that `mine` did not change is taken from `theirs`, every other field from `mine`. Objects are
+/// merged field by field, lists as a whole.
 ///
 /// ```
 /// use rondel_core::diff::merge;
@@ -146,8 +146,8 @@ fn add_lines(output: &mut String, from: &str, to: &str) {
     }
 }
 
-/// The shortest edit from the old lines to the new ones. If finding it is too much work, everything between their common
-/// beginning and their common end is one block.
+/// The shortest edit from the old lines to the new ones. If the texts are too long to find it, all lines between the first
+/// difference and the last are one block.
 fn compare_lines<'a>(from: &[&'a str], to: &[&'a str]) -> Vec<Line<'a>> {
     let head_len = from.iter().zip(to).take_while(|(a, b)| a == b).count();
     let (from_after_head, to_after_head) = (&from[head_len..], &to[head_len..]);

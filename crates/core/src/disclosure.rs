@@ -1,6 +1,6 @@
 //! Which parts of a document are shown to which readers. The audit log shows the fields on a list and hides every other value:
 //! authors choose the names of a job's parameters freely, so no list of secret names is ever complete. Callers who may not edit
-//! a job see its old versions and its runs with all values hidden that look like secrets.
+//! a job see its old versions and its runs, in which all values that look like secrets are hidden.
 
 mod bounded;
 mod secrets;
@@ -191,7 +191,8 @@ const SHOWN_FIELDS: &[&str] = &[
     "zone",
 ];
 
-/// Settings of alert channels that are shown there only: elsewhere these words name the values of any field.
+/// Settings that the audit log shows in an alert channel. It hides fields with these names elsewhere, where they may hold anything: `from`
+/// and `to` are also the old and the new value of a changed field.
 const SHOWN_SETTINGS: &[&str] = &["from", "host", "port", "security", "to", "username"];
 
 /// A document as the audit log keeps it.
@@ -258,7 +259,7 @@ fn hide_unlisted_field(key: &str, value: Value) -> Value {
     }
 }
 
-/// A setting of an alert channel. Its secrets are not among the settings.
+/// Hides the value of an alert channel's setting unless it may be shown. The channel's secrets are not among its settings.
 fn hide_unlisted_setting((name, value): (String, Value)) -> (String, Value) {
     let value = match SHOWN_SETTINGS.contains(&name.as_str()) {
         true => value,

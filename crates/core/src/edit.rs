@@ -1,8 +1,8 @@
-//! How an edit changes the rows of a job that are not sent yet, so that no fire runs under a definition that was replaced.
+//! How an edit changes the unsent rows of a job, so that no fire runs under a definition that was replaced.
 //!
 //! If the new definition also fires at the instant of a row, the row moves to the new version; otherwise it is settled as
 //! skipped. If a later definition fires at that instant again, and the instant has not passed, the settled row is reopened. No
-//! second row is inserted, because the key exists. The next fire is the first one without a row. Past fires without a row share
+//! second row is inserted, because the row's key already exists. The next fire is the first one without a row. Past fires without a row share
 //! one skipped row, unless the scan still runs them.
 
 use std::time::Duration;
@@ -19,11 +19,11 @@ use crate::time::Timestamp;
 
 /// The tick reads rows this long before they may start. An edit therefore leaves a row that may start within this time
 /// as it is: the tick may already have read it, and the ledger could then show `skipped` for a run that began. Fires
-/// that are due more than this long after an edit follow the edit. No server sends a trigger earlier than this before
-/// its instant.
+/// that are due more than this long after an edit follow the edit. A server sends a trigger at most this long before the
+/// trigger's instant.
 pub const EDIT_CUTOFF: Duration = Duration::from_secs(1);
 
-/// Maximum number of past fires without a row that are compared with the fires of a new calendar.
+/// If a span has this many fires or more, definitions with different calendars count as having different fires in it.
 const COMPARED_MAX: usize = 10_000;
 
 /// An unsent row that the job's own schedule planned (cause 0). Its planned instant or, with jitter, its start is in the
@@ -60,7 +60,7 @@ pub struct EditContext<'a> {
     pub rows: &'a [FutureRow],
     /// The definition before the edit; `None` if it can no longer be read.
     pub before: Option<&'a Job>,
-    /// The first fire of the definition before the edit for which no row exists.
+    /// The first fire without a row, by the definition before the edit; `None` if no fire follows, or an open run sets it.
     pub next_fire_at: Option<Timestamp>,
     /// The open run whose end sets the next fire; only for a job with a fixed delay.
     pub awaited_run: Option<RunId>,
@@ -93,7 +93,7 @@ pub struct EditPlan {
     pub awaited_run: Option<RunId>,
 }
 
-/// Plans an edit. `job` is the new definition, `None` for a deleted one.
+/// Plans an edit. `job` is the new definition; `None` if the job is deleted.
 #[must_use]
 pub fn plan_edit(job: Option<&Job>, context: EditContext<'_>) -> EditPlan {
     let reason = match job {
@@ -134,7 +134,7 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
         let moved_row = due_at_under(job, row, context)
             .map(|due_at| MovedRow { id: row.id, due_at: due_at.max(earliest_start(row, context)) });
         match (row.status.is_terminal(), moved_row) {
-            // The run may have been read under the definition before: its row must not show another version, start or number of shards.
+            // A server may have read the row under the previous definition: the row must not show another version, start or number of shards.
             (false, _) if may_be_sent(row, context) => {}
             (false, Some(moved_row)) => plan.kept_rows.push(moved_row),
             (false, None) => plan.skipped_rows.push(row.id),
@@ -148,7 +148,7 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
     while let Some(at) = plan.next_fire_at.filter(|at| rows.iter().any(|row| row.fire_at == *at)) {
         plan.next_fire_at = next_after(at);
     }
-    // If the schedule stays the same, the fires before its next one have their verdicts. A maintenance window skips fires up to
+    // If the schedule stays the same, the fires before its next one already have verdicts. A maintenance window skips fires up to
     // `REPLAN_WITHIN` ahead of their instants, and one row stands for all of them. The next fire is further ahead than that only if
     // the clock stepped back.
     let soon_at = context.next_fire_at.filter(|at| *at > now && *at <= now + REPLAN_WITHIN * 2);
@@ -176,7 +176,7 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
 }
 
 /// Whether the new definition fires at the same instants of this span, both ends included, as the old one: it has the same
-/// schedules, and its version of their calendar moves or removes no other fires.
+/// schedules, and its calendar moves and removes the same fires.
 fn has_same_fires(old_job: &Job, new_job: &Job, anchor: Timestamp, (from, through): (Timestamp, Timestamp)) -> bool {
     let fires = |job: &Job| -> Vec<Timestamp> {
         let fires = job.timetable.fires(anchor, just_before(from), through);

@@ -11,7 +11,7 @@ pub struct FieldError {
     pub pointer: String,
     /// What is wrong and what would be right, in a sentence that names the value.
     pub message: String,
-    /// Names of jobs that the message is about but leaves out, because its reader may not see all of them.
+    /// Names of jobs that the message is about but does not name, because its reader may lack the right to see some of them.
     pub jobs: Vec<String>,
 }
 

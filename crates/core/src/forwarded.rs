@@ -91,7 +91,7 @@ fn parse_address(text: &str) -> Option<IpAddr> {
     host.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
-/// The address under which a client is counted: for IPv6 its /64 network, because one client can use all addresses of it.
+/// The address under which a client is counted: for IPv6 its /64 network, because one client can use all addresses of that network.
 #[must_use]
 pub fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {

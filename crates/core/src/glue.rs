@@ -1,4 +1,4 @@
-//! The handlers of executors of XXL-JOB that run a script from the parameters.
+//! The handlers with which executors of XXL-JOB run a script from the parameters.
 
 use serde_json::Value;
 
@@ -12,20 +12,20 @@ pub const SCRIPT_POINTER: &str = "/source";
 /// The pointer to the argument of the script.
 pub const ARGUMENT_POINTER: &str = "/param";
 
-/// Whether this is one of these handlers.
+/// Whether this is one of [`HANDLERS`].
 #[must_use]
 pub fn is_script_handler(handler: &str) -> bool {
     HANDLERS.contains(&handler)
 }
 
-/// What the parameters of such a handler need, as a sentence.
+/// What the parameters of one of [`HANDLERS`] need, as a sentence.
 #[must_use]
 pub fn need(handler: &str) -> String {
     format!("{handler} needs an object with the script as \"source\", and may have \"param\"")
 }
 
-/// The error if `params` have no script and the handler is one of these: every run would fail. An empty script is accepted, because
-/// installations of XXL-JOB have such jobs, and a list with one would not be imported.
+/// The error if the handler is one of [`HANDLERS`] and `params` has no script: every run would fail. An empty script is accepted: otherwise
+/// a list of jobs from XXL-JOB could not be imported if one of the jobs has an empty script.
 #[must_use]
 pub fn missing_script(handler: &str, params: &Value) -> Option<FieldError> {
     if !is_script_handler(handler) || params.get("source").is_some_and(Value::is_string) {

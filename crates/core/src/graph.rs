@@ -2,7 +2,7 @@
 //! fire's runs mean for the jobs that wait for them.
 //!
 //! A fire begins with one run, its root. Every job that follows from the root's job, directly or indirectly, has one run in that fire. The
-//! run is created when all of its parents that belong to the same fire have ended.
+//! run is created when all of the job's parents that belong to the same fire have ended.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -271,7 +271,8 @@ fn follow_chain(chains: &BTreeMap<JobId, (usize, Option<JobId>)>, job: JobId) ->
 pub struct JobInFire {
     /// How its own run ended; this decides whether its children run. `None` while it is open.
     pub end_status: Option<RunStatus>,
-    /// Its verdict. If the job ends with its children, the verdict comes later and may be a failure because of a child.
+    /// Its verdict; `None` while it has none. If the job ends with its children, the verdict comes later than `end_status`, and may be a
+    /// failure because of a child.
     pub verdict: Option<(RunStatus, Option<Reason>)>,
 }
 

@@ -101,7 +101,7 @@ impl ClaimStrategy {
 }
 
 /// Rendezvous hashing: every node draws a number for the job, and the highest number wins. When a node joins or leaves, only
-/// its own share moves; with `hash % node_count`, nearly all jobs would move. Ids are hashed first, since they differ mostly in
+/// the jobs of that node move; with `hash % node_count`, nearly all jobs would move. Ids are hashed first, since they differ mostly in
 /// their time bits.
 fn home_by_hash(job: JobId, nodes: &[NodeShare], weight: impl Fn(&NodeShare) -> u32) -> Option<NodeId> {
     let have_no_weight = nodes.iter().all(|share| weight(share) == 0);
@@ -151,7 +151,7 @@ fn jobs_to_give_away(own_node: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -
         return Vec::new();
     }
     let mut surplus_load = own_share.load() - mean_load;
-    let mut rooms_by_node: Vec<(u64, NodeId)> =
+    let mut spare_loads: Vec<(u64, NodeId)> =
         nodes.iter().map(|share| (mean_load.saturating_sub(share.load()), share.node)).collect();
     // Jobs are given away in the order of their hashes. If the heaviest went first, the surplus could be a single heavy job,
     // and a job that always has runs cannot be moved.
@@ -160,14 +160,14 @@ fn jobs_to_give_away(own_node: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -
     let mut moves = Vec::new();
     for job in ordered_jobs {
         let load = job.load();
-        let Some(widest_room) =
-            rooms_by_node.iter_mut().max().filter(|widest_room| load <= widest_room.0 && load <= surplus_load)
+        let Some(largest_spare) =
+            spare_loads.iter_mut().max().filter(|largest_spare| load <= largest_spare.0 && load <= surplus_load)
         else {
             continue;
         };
-        widest_room.0 -= load;
+        largest_spare.0 -= load;
         surplus_load -= load;
-        moves.push((job.job, widest_room.1));
+        moves.push((job.job, largest_spare.1));
     }
     moves
 }

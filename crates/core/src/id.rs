@@ -93,7 +93,7 @@ ids! {
     OutboxId,
     /// A channel that alerts are sent to.
     ChannelId,
-    /// An alert rule that holds for one subject, from firing to resolved.
+    /// An incident: the time in which an alert rule holds for one subject.
     IncidentId,
     /// A message about an incident to one channel.
     MessageId,

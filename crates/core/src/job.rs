@@ -55,11 +55,11 @@ pub struct Job {
     pub timetable: Timetable,
     /// Which executor gets a run.
     pub route: Route,
-    /// Key for consistent hash in place of the job's id: the id that it had in XXL-JOB.
+    /// The key that is hashed onto the consistent-hash ring: the id that the job had in XXL-JOB; `None` for the job's id.
     pub hash_key: Option<String>,
     /// Which executors may get its runs.
     pub select: Select,
-    /// How many shards a fire has, if that is fixed.
+    /// How many shards a fire has; `None` if it has none, or one for each executor (broadcast).
     pub shards: Option<u32>,
     /// The shards by index, if they have names and parameters of their own; else empty.
     pub named_shards: Arc<[ItemSpec]>,
@@ -81,7 +81,7 @@ pub struct Job {
     pub delivery: Delivery,
     /// What an executor does with a run while no server answers it.
     pub on_silence: OnSilence,
-    /// How long one attempt may take.
+    /// How long one attempt may take; `None` for any length.
     pub timeout: Option<Duration>,
     /// How long a due run waits for an executor; groups of a pump wait as long as the pump runs.
     pub queue_timeout: Duration,
@@ -184,7 +184,8 @@ impl Job {
         self.named_shards.get(usize::try_from(index).ok()?)
     }
 
-    /// The parameters of a shard's run, as JSON text: those of its fire (`run_params`, else the job's), with those of the shard merged in.
+    /// The parameters of a shard's run, as JSON text: the parameters of the fire (`run_params`, else the job's), into which the shard's own
+    /// parameters are merged.
     #[must_use]
     pub fn params_of(&self, run_params: Option<&str>, shard: i32) -> String {
         let fire_params = run_params.unwrap_or(&self.params);

@@ -33,7 +33,7 @@ pub(crate) fn instant(zone: Tz, local: NaiveDateTime) -> Timestamp {
     if let Some(at) = at(local) {
         return at;
     }
-    // A gap ends on a whole minute, and none is longer than a day.
+    // A gap ends on a whole minute, and is never longer than a day.
     let minute = local - Duration::nanoseconds(local.and_utc().timestamp_nanos_opt().unwrap_or(0) % 60_000_000_000);
     (1..=1_440)
         .find_map(|minutes| at(minute + Duration::minutes(minutes)))

@@ -12,20 +12,20 @@ crate::plain_word_enum! {
         Error = "error",
         /// Something may be wrong.
         Warn = "warn",
-        /// All others.
+        /// All other lines.
         Info = "info",
         /// For developers: `debug` and `trace`.
         Debug = "debug",
     }
 }
 
-/// How many bytes of a line are read: the name of a level is at its beginning.
+/// How many bytes are read from the beginning of a line, where the name of a level is.
 const READ_BYTES_MAX: usize = 160;
 /// How many words of the first [`READ_BYTES_MAX`] bytes are read.
 const WORD_COUNT_MAX: usize = 8;
 
 impl LineSeverity {
-    /// The severity of a line. The level of a logged line states it; for a printed line (level `stdout` or `stderr`) the text
+    /// The severity of a line. For a logged line, the level decides; for a printed line (level `stdout` or `stderr`), the text
     /// decides.
     ///
     /// ```
@@ -154,7 +154,7 @@ fn stderr_severity(start_text: &str) -> Option<LineSeverity> {
 /// How much of a log is missing, according to a line that Rondel wrote in place of the missing ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingLines {
-    /// All of it: the retention removed it.
+    /// The whole log: the retention removed it.
     Removed,
     Part,
 }

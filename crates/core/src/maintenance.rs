@@ -67,12 +67,12 @@ pub struct Cursor {
     /// The first fire that is not planned yet or, while a window holds fires back, the instant at which the job is planned
     /// again.
     pub next_fire_at: Timestamp,
-    /// The first fire that is held back.
+    /// The first fire that is held back; `None` if none is.
     pub held_from: Option<Timestamp>,
 }
 
 /// Plans a job under the windows that apply to it. Windows that skip fires count even after their end: a server that was down may find
-/// fires that were inside one.
+/// fires that were inside such a window.
 #[must_use]
 pub fn plan_within(
     job: &Job,

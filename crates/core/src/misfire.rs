@@ -24,12 +24,12 @@ pub const MISSED_COUNT_MAX: usize = 100_000;
 /// Missed fires that are skipped: one row of the ledger stands for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissedSpan {
-    /// The first of them, the row's key.
+    /// The first of these fires. It is the key of the row.
     pub first: Timestamp,
     pub last: Timestamp,
     /// How many fires there are.
     pub count: i64,
-    /// What would have triggered the first.
+    /// What would have triggered the first fire.
     pub trigger: Trigger,
 }
 
@@ -109,8 +109,8 @@ fn skip_missed_plain(
 ) -> MissedPlan {
     let missed_count = schedule.count_between(anchor, first, last);
     let fire = |at| Fire { at, trigger: schedule.trigger(), jitter: schedule.jitter };
-    // This takes one fire more than the number that runs late. The extra one is skipped: it is the last fire of the
-    // span if the newest fires run late, and the first one if the oldest do.
+    // This takes one fire more than the number that runs late. The extra fire is skipped: it is the last fire of the
+    // span if the newest fires run late, and the first fire if the oldest do.
     let mut instants: Vec<Timestamp> = match keep {
         MisfireKeep::Newest => {
             let previous_fire = |at: &Timestamp| schedule.prev_before(anchor, *at).filter(|at| *at >= first);
@@ -121,13 +121,13 @@ fn skip_missed_plain(
             std::iter::successors(Some(first), next_fire).take(count.saturating_add(1)).collect()
         }
     };
-    let edge = if instants.len() > count { instants.pop() } else { None };
+    let extra_fire_at = if instants.len() > count { instants.pop() } else { None };
     if keep == MisfireKeep::Newest {
         instants.reverse();
     }
     let skipped_count = missed_count.saturating_sub(u64::try_from(instants.len()).unwrap_or(u64::MAX));
-    let span = edge.map(|edge| {
-        let (first, last) = if keep == MisfireKeep::Newest { (first, edge) } else { (edge, last) };
+    let span = extra_fire_at.map(|extra_fire_at| {
+        let (first, last) = if keep == MisfireKeep::Newest { (first, extra_fire_at) } else { (extra_fire_at, last) };
         MissedSpan { first, last, count: i64::try_from(skipped_count).unwrap_or(i64::MAX), trigger: schedule.trigger() }
     });
     MissedPlan { catch_up: instants.into_iter().map(fire).collect(), span, through: last, next_missed: None }
@@ -161,7 +161,7 @@ fn skip_missed_walking(
     MissedPlan { catch_up, span: span(&missed_fires), through: next_missed.map_or(last_read, just_before), next_missed }
 }
 
-/// Lets at most `count` fires of all these plans together run late, and skips the others. The plans are in the order of time.
+/// Lets at most `count` fires of all these plans together run late, and skips the others. The plans must be sorted by time.
 pub(crate) fn limit_late_fires(plans: &mut [MissedPlan], (count, keep): (usize, MisfireKeep)) {
     let mut count_left = count;
     let limit_plan = |plan: &mut MissedPlan| {
@@ -226,16 +226,16 @@ pub fn runs_late(job: &Job, anchor: Timestamp, fire: UnsentFire, taken_up_at: Ti
 }
 
 word_enum! {
-    /// Why a server came late to a fire.
+    /// Why a server was late to start a fire.
     LateBecause {
         /// Servers were at work, but had more fires to start than they could manage.
         Overload = "overload",
-        /// It was late already when a server took it up: servers or the database had been away.
+        /// The fire was already late when a server took it up: servers or the database had been down.
         Outage = "outage",
     }
 }
 
-/// How late a server was ready to start a run, and why. Waits for executors, limits and earlier runs come after that, and are not included.
+/// How late a server was ready to start a run, and why. Waits for executors, limits and earlier runs come later, and are not included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lateness {
     pub because: LateBecause,

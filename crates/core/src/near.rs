@@ -1,4 +1,4 @@
-//! Names that are almost the wanted one, for messages that ask "did you mean".
+//! Finds names that are similar to a wanted name, for messages that ask "did you mean".
 
 use strsim::osa_distance;
 

@@ -132,7 +132,7 @@ pub struct Notice {
     pub severity: Severity,
     /// What happened, as one English sentence.
     pub summary_en: String,
-    /// The text in Chinese.
+    /// The same sentence in Chinese.
     pub summary_zh: String,
     /// The rule's description: what a reader should know or do. Empty if the rule has none, and for the end of an incident.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -143,7 +143,7 @@ pub struct Notice {
     pub at: Timestamp,
     /// How many occurrences the incident has.
     pub count: u64,
-    /// Some of its runs, at most [`SAMPLE_COUNT_MAX`].
+    /// Some of the incident's runs, at most [`SAMPLE_COUNT_MAX`].
     #[serde(default)]
     pub samples: Vec<RunSample>,
     /// Its page in the console, beginning with `/`.

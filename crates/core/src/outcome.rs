@@ -77,13 +77,13 @@ pub enum Outcome {
     Skipped(Reason),
     /// The executor was lost while it had the run, or never received it.
     Lost(Reason),
-    /// The executor stopped the attempt because no server answered. If the handler had not begun, it never will; an executor that shuts down
-    /// hands such attempts back in the same way.
+    /// The executor stopped the attempt because no server answered. If the handler had not begun, it never will. An executor that shuts down
+    /// hands back attempts that have not begun in the same way.
     Silenced {
         /// Whether the handler had begun.
         has_begun: bool,
     },
-    /// The attempt's timeout passed without a report of its end. It may still run, so no further attempt is made.
+    /// The attempt's timeout passed without a report of its end. The attempt may still be running, so no further attempt is made.
     Unreported,
     /// A group of a pump job released its items to continue on another executor.
     Yielded,
@@ -205,8 +205,8 @@ pub fn decide_next(
         Outcome::Cancelled | Outcome::Yielded => {
             verdict(RunStatus::Cancelled, facts.cancel_request_reason.or(Some(Reason::Requested)))
         }
-        // The job was paused while the only group of a pump was waiting for its next attempt. An earlier attempt has
-        // worked, so the run succeeded.
+        // The job was paused while the only group of a pump was waiting for its next attempt. An earlier attempt may have
+        // processed rows, so the run counts as succeeded.
         Outcome::Skipped(reason) if policy.is_pump && facts.may_have_begun && reason.ends_pump() => {
             verdict(RunStatus::Succeeded, Some(reason))
         }

@@ -1,5 +1,5 @@
 //! Which addresses the server and the agent may send requests to if a user chose the URL: public ones, and those on an allow
-//! list. `rondel-outgoing` resolves host names, each of them once; this module checks the resulting addresses.
+//! list. `rondel-outgoing` resolves each host name once; this module checks the resulting addresses.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -53,7 +53,7 @@ const fn v4(a: u8, b: u8, c: u8, d: u8, prefix: u8) -> Ipv4Net {
     Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), prefix)
 }
 
-/// A network by the first groups of its IPv6 address; the rest is zero.
+/// A network by the first groups of its IPv6 address; the other groups are zero.
 const fn v6(groups: [u16; 3], prefix: u8) -> Ipv6Net {
     Ipv6Net::new_assert(Ipv6Addr::new(groups[0], groups[1], groups[2], 0, 0, 0, 0, 0), prefix)
 }
@@ -149,7 +149,7 @@ pub const XXL_SETTING: &str = "xxl_networks";
 pub struct AddressRefused {
     pub address: IpAddr,
     pub kind: AddressKind,
-    /// The setting that would allow it.
+    /// The setting that can allow the address.
     pub setting: &'static str,
 }
 
@@ -177,7 +177,7 @@ impl AllowedAddresses {
         Self { networks, allows_only_named: false }
     }
 
-    /// Allows only the named networks, not even other public addresses: for executors that a server dials.
+    /// Allows only the named networks, so that public addresses must be named too: for executors that a server dials.
     #[must_use]
     pub fn without_public(self) -> Self {
         Self { allows_only_named: true, ..self }

@@ -71,7 +71,7 @@ impl Overrides {
         }
     }
 
-    /// The part of a job's parameters that may be replaced; null if none of it may.
+    /// The part of a job's parameters that may be replaced; null if no parameter may.
     #[must_use]
     pub fn replaceable_part(&self, job_params: &Value) -> Value {
         match self {

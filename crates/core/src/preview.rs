@@ -24,7 +24,7 @@ const CLOCK_AHEAD: Duration = Duration::from_secs(549 * 86_400);
 const CALENDAR_AHEAD: Duration = Duration::from_secs(366 * 86_400);
 /// Maximum number of calendar days with a warning.
 const CALENDAR_COUNT_MAX: usize = 5;
-/// Maximum number of steps of the search for these days.
+/// Maximum number of steps of the search for calendar days with a warning.
 const CALENDAR_STEPS_MAX: usize = 2_000;
 
 /// The input of a preview.
@@ -87,7 +87,7 @@ pub struct Warning {
     pub at: Option<Timestamp>,
     /// A sentence in English.
     pub en: String,
-    /// The text in Chinese.
+    /// The same sentence in Chinese.
     pub zh: String,
 }
 

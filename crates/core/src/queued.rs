@@ -39,8 +39,8 @@ impl Reason {
 }
 
 /// Whether this run is a schedule's fire whose instant is still ahead, so that an edit may withdraw it. Runs that a user
-/// planned do not count. `ahead_after` is now, or later after a step back of the clock: an edit does not withdraw what may have been sent
-/// before the step.
+/// planned do not count. `ahead_after` is the current instant, or a later one if the clock has stepped back: an edit does not withdraw what
+/// may have been sent before the step.
 #[must_use]
 pub fn is_fire_ahead(run: &Run, ahead_after: Timestamp) -> bool {
     run.cause == 0 && run.fire_at > ahead_after

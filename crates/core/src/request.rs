@@ -41,7 +41,7 @@ pub fn check_key(key: &str) -> Result<(), String> {
     Err(format!("{truncated_key:?} is not a key: 1 to {KEY_LEN_MAX} visible ASCII characters without spaces"))
 }
 
-/// The instant of a run that a caller plans: `2026-03-08T07:00:00Z`, or `+10m` from now on.
+/// The instant of a run that a caller plans, such as `2026-03-08T07:00:00Z`, or `+10m` for ten minutes after now.
 ///
 /// # Errors
 /// A sentence with what would be right.

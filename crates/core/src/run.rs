@@ -79,7 +79,7 @@ pub struct Run {
     pub cancel_by: Option<String>,
     /// The reason of the verdict if the request to cancel ends the run.
     pub cancel_reason: Option<Reason>,
-    /// For a row that stands for a span of skipped fires: the last of them.
+    /// The last fire of a span; only in a row that stands for a span of skipped fires.
     pub span_end_at: Option<Timestamp>,
     /// How many fires the row stands for.
     pub span_count: i64,
@@ -170,8 +170,8 @@ impl Run {
         self.cancel_by.is_some() || self.cancel_reason.is_some()
     }
 
-    /// The executor that has or had the present attempt. A run that waits for its next attempt still names the executor of the previous
-    /// one, for the router to avoid.
+    /// The executor that has or had the current attempt; `None` for a run that waits for its next attempt, although the field `executor` of
+    /// such a run still names the executor of the previous attempt, for the router to avoid.
     #[must_use]
     pub fn present_executor(&self) -> Option<&str> {
         self.executor.as_deref().filter(|_| self.executor_id.is_some())

@@ -161,7 +161,8 @@ impl Schedule {
         self.end.is_none_or(|end| next <= end).then_some(next)
     }
 
-    /// The last instant before `before` at which this schedule fires, not before its start or the anchor of its period.
+    /// The last instant before `before` at which this schedule fires, not before its start or the anchor of its period; `None` if
+    /// there is none, and for a fixed delay or a schedule that follows parents.
     #[must_use]
     pub fn prev_before(&self, anchor: Timestamp, before: Timestamp) -> Option<Timestamp> {
         let search_before = match self.end {

@@ -22,7 +22,7 @@ pub const SOURCE_LEN_MAX: usize = 256 * 1024;
 /// The longest note, in characters.
 pub const NOTE_LEN_MAX: usize = 500;
 
-/// The longest signature, in characters; the base64 of a real one is shorter.
+/// The longest signature, in characters; the base64 text of a valid signature is shorter.
 const SIGNATURE_LEN_MAX: usize = 200;
 
 /// How many versions of a script are kept, unless a setting states another number.

@@ -36,7 +36,8 @@ impl Select {
     /// Compiles the conditions of a definition.
     ///
     /// # Errors
-    /// Each entry that is not a condition or not a name, with its place in the definition.
+    /// Each label entry that is not a condition, and each executor entry that is not a name, with its place in the definition; or a list
+    /// with more than [`CONDITION_COUNT_MAX`] entries.
     pub fn new(spec: &SelectSpec) -> Result<Self, Vec<FieldError>> {
         let mut errors = Vec::new();
         let select = Self::compile(spec, &mut errors);

@@ -56,7 +56,7 @@ impl Sketch {
         self.counts.iter().map(|(_, count)| count).sum()
     }
 
-    /// How many lengths it has counted that do not exceed this one, within the width of a bucket.
+    /// How many of the counted lengths do not exceed `length`, within the width of a bucket.
     #[must_use]
     pub fn count_within(&self, length: Duration) -> u64 {
         let last_bucket = bucket(u64::try_from(millis(length)).unwrap_or(0));

@@ -275,7 +275,7 @@ impl JobSpec {
         !schedules.is_empty() && schedules.iter().all(|(_, schedule)| schedule.after.is_none())
     }
 
-    /// Its expectations; `None` if there are none.
+    /// Its expectations; `None` if there are none, and in shadow mode.
     #[must_use]
     pub fn expectations(&self) -> Option<Expectations> {
         // No run of a job in shadow mode is sent, so it cannot succeed.
@@ -290,13 +290,13 @@ impl JobSpec {
         own_zone.or_else(cron_zone).unwrap_or("UTC")
     }
 
-    /// The instants of its `at` schedules, each with its pointer. Only the server can compare them with the present.
+    /// The instants of its `at` schedules, each with its pointer. Only the server can compare them with the current time.
     #[must_use]
     pub fn once_instants(&self) -> Vec<(String, Timestamp)> {
         self.instants("at", |spec| spec.at.as_deref())
     }
 
-    /// The instants after which its schedules no longer fire, each with its pointer. Only the server can compare them with the present.
+    /// The instants after which its schedules no longer fire, each with its pointer. Only the server can compare them with the current time.
     #[must_use]
     pub fn end_instants(&self) -> Vec<(String, Timestamp)> {
         self.instants("end_at", |spec| spec.end_at.as_deref())

@@ -1,7 +1,7 @@
 //! Instants and durations as the whole product writes them.
 //!
 //! An instant is a [`Timestamp`]: milliseconds since 1970 in UTC, the granularity of every `_at_ms` column. Lengths are
-//! [`std::time::Duration`]. Neither reads a clock: decisions get the present as an argument.
+//! [`std::time::Duration`]. Neither reads a clock: decisions get the current instant as an argument.
 
 use std::fmt;
 use std::str::FromStr;
@@ -167,7 +167,7 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
-/// The earlier of two instants, of which each may be absent.
+/// The earlier of two instants, each of which may be absent; `None` if both are.
 #[must_use]
 pub fn earlier_of(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
     match (a, b) {

@@ -43,7 +43,7 @@ pub struct Fire {
 }
 
 impl Fire {
-    /// When the run of this fire of a job may start: its planned instant with its jitter.
+    /// When the run of this fire of a job may start: its planned instant plus its jitter.
     #[must_use]
     pub fn due_at(self, job: JobId) -> Timestamp {
         self.at + self.jitter.map(|jitter| jitter.of(job, self.at)).unwrap_or_default()
@@ -52,7 +52,7 @@ impl Fire {
 
 impl Timetable {
     /// The first fire after `after`: the earliest of all schedules; at the same instant the first schedule of the list wins. `None` if the
-    /// job never fires again.
+    /// job never fires again, or if a calendar makes the search longer than one call may take.
     #[must_use]
     pub fn next_after(&self, anchor: Timestamp, after: Timestamp) -> Option<Fire> {
         self.next_until(anchor, after, Timestamp::MAX)
@@ -144,7 +144,8 @@ impl Timetable {
         })
     }
 
-    /// The first fire of a fixed delay, counted from `now`, and not before the schedule's start; `None` if that is after its end.
+    /// The first fire of a fixed delay, counted from `now`, and not before the schedule's start; `None` if that instant is after the
+    /// schedule's end, or the job has no fixed delay.
     #[must_use]
     pub fn first_delayed(&self, now: Timestamp) -> Option<Timestamp> {
         let schedule = self.schedules.iter().find(|schedule| matches!(schedule.kind, Kind::Delay(_)))?;
@@ -152,7 +153,7 @@ impl Timetable {
         schedule.end.is_none_or(|end| first_fire_at <= end).then_some(first_fire_at)
     }
 
-    /// The jobs that this one follows: it runs when they end.
+    /// The parents of this job, by schedule: the job runs when they have ended.
     pub fn parents(&self) -> impl Iterator<Item = &After> {
         self.schedules.iter().filter_map(|schedule| match &schedule.kind {
             Kind::After(after) => Some(after),

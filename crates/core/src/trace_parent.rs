@@ -49,7 +49,7 @@ impl TraceParent {
         self.span_id
     }
 
-    /// Whether it is recorded.
+    /// Whether the trace is recorded.
     #[must_use]
     pub const fn is_sampled(self) -> bool {
         self.flags & SAMPLED != 0
@@ -65,7 +65,7 @@ impl fmt::Display for TraceParent {
 impl FromStr for TraceParent {
     type Err = String;
 
-    /// Later versions may have more fields after those of this one; the version `ff` is invalid.
+    /// Later versions may have more fields, after the fields of this version. The version `ff` is invalid.
     fn from_str(text: &str) -> Result<Self, String> {
         let format_error = || format!("{text:?} is not a traceparent such as 00-<32 hex digits>-<16 hex digits>-01");
         let is_hex = |part: &str, len: usize| {
@@ -84,8 +84,8 @@ impl FromStr for TraceParent {
     }
 }
 
-/// The trace of a run that was not requested with a trace of its own. It is derived from the run that its fire began with: every attempt,
-/// every shard and every run that follows from it is in one trace, whichever node sends it.
+/// The id of the trace of a run that was not requested with a trace of its own. The id is derived from the run that the fire began with:
+/// all attempts, shards and runs of a fire are in one trace, whichever node sends them.
 #[must_use]
 pub fn trace_id(run: &Run) -> u128 {
     let first_run = first_run_of_fire(run);

@@ -1,4 +1,4 @@
-//! The tree of a fire: which run follows from which, as readers see it. Which job runs next is decided by [`graph`].
+//! The tree of a fire: which run follows from which, as readers see it. [`graph`] decides which job runs next.
 //!
 //! [`graph`]: crate::graph
 

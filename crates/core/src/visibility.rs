@@ -23,7 +23,7 @@ const END_WORDS: [(RunStatus, &str); 6] = [
     (RunStatus::Skipped, "was skipped"),
 ];
 
-/// The message of a run that failed because of a job that follows from it.
+/// The message of a run that failed because of a job that follows from it. `name` is `None` if the message must not name the job.
 ///
 /// ```
 /// use rondel_core::RunStatus;
@@ -75,8 +75,8 @@ pub struct VisibleJobs {
 }
 
 impl VisibleJobs {
-    /// The message of a run without the name of a job that the caller may not view; `None` if it names none. [`conceal`]
-    /// changes messages in the same way.
+    /// The message of a run without the name of a job that the caller may not view; `None` if the message names no such job.
+    /// [`conceal`] changes messages in the same way.
     #[must_use]
     pub fn conceal_message(&self, message: &str) -> Option<String> {
         if let Some(parent) = parent_in(message) {

@@ -24,7 +24,7 @@ pub struct YearDay {
     pub weekday: u32,
     /// How much of it is in the calendar.
     pub part: DayPart,
-    /// The calendar's name for it.
+    /// The calendar's name for the day, if it has one.
     pub name: Option<String>,
 }
 

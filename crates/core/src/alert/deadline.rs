@@ -38,9 +38,9 @@ impl Deadline {
         Ok(Self { time, zone, weekdays: if bits == 0 { 0x7f } else { bits } })
     }
 
-    /// The next deadline after an instant, on one of its weekdays that `has_day` accepts. If the clock skips the local time on
-    /// that day, the deadline is the first instant after the gap. If the clock shows the time twice, the deadline is the first
-    /// of the two instants.
+    /// The next deadline after an instant, on one of its weekdays that `has_day` accepts; `None` if the next 400 days have
+    /// none. If the clock skips the local time on that day, the deadline is the first instant after the gap. If the clock shows
+    /// the time twice, the deadline is the first of the two instants.
     #[must_use]
     pub fn next_after(&self, after: Timestamp, has_day: impl Fn(NaiveDate) -> bool) -> Option<Timestamp> {
         let mut day = local::time_at(self.zone, after).date().pred_opt()?;
@@ -69,7 +69,7 @@ impl Deadline {
     }
 }
 
-/// A minute on the clock of a zone, such as `2026-11-23 06:00`; `None` for an unknown zone.
+/// The local time in a zone, to the minute, such as `2026-11-23 06:00`; `None` for an unknown zone.
 #[must_use]
 pub fn minute_text(zone: &str, at: Timestamp) -> Option<String> {
     Some(local::time_at(parse_zone(zone).ok()?, at).format("%Y-%m-%d %H:%M").to_string())

@@ -1,8 +1,8 @@
 //! The decision about a rule: which of its incidents change, and which messages are sent about them.
 //!
-//! An incident is one rule that holds for one subject. It is reported once when it begins and once when it ends; in between, its
-//! further occurrences are collected in digests. If a rule has many open incidents, further ones become members of one group, and
-//! only the group is reported.
+//! An incident begins when a rule begins to hold for a subject. It is reported once when it begins and once when it ends; in
+//! between, its further occurrences are collected in digests. If a rule has many open incidents, further ones become members of
+//! one group, and the group is reported in their place.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,8 +23,8 @@ const RECHECK_MIN: Duration = Duration::from_secs(2);
 const RECHECK_MAX: Duration = Duration::from_secs(30);
 /// An open incident is checked again after its age divided by this, but within [`RECHECK_MIN`] and [`RECHECK_MAX`].
 const RECHECK_AGE_DIVISOR: u32 = 20;
-/// Maximum number of open incidents in a group. For further subjects no incident is opened. The group does not count them, because only
-/// incidents show which subjects it has counted.
+/// Maximum number of open incidents in a group. For further subjects, no incident is opened. The group does not count these subjects,
+/// because only incidents show which subjects a group has counted.
 const OPEN_INCIDENTS_MAX: u64 = 10_000;
 
 word_enum! {
@@ -32,7 +32,7 @@ word_enum! {
     IncidentState ("Standing") {
         /// The rule holds.
         Firing = "firing",
-        /// It does not hold any more.
+        /// The rule no longer holds.
         Resolved = "resolved",
     }
 }
@@ -44,7 +44,7 @@ pub struct Incident {
     pub subject: Subject,
     /// The group that is reported in its place; `None` if the incident is reported itself.
     pub group: Option<IncidentId>,
-    /// Whether it is open.
+    /// Whether it is open or resolved.
     pub state: IncidentState,
     /// Since when the rule holds.
     pub started_at: Timestamp,
@@ -53,11 +53,12 @@ pub struct Incident {
     pub resolved_at: Option<Timestamp>,
     /// How many occurrences it has, such as failed runs; for a group, the number of its subjects.
     pub count: u64,
-    /// How many of them were reported.
+    /// How many occurrences were reported.
     pub reported_count: u64,
-    /// When it was first reported; `None` while a silence holds its messages back, or none of its channels exists.
+    /// When it was first reported; `None` for a member of a group, while a silence holds its messages back, and while none of its
+    /// channels exists.
     pub fired_at: Option<Timestamp>,
-    /// When it was last reported.
+    /// When it was last reported to the channels of its rule.
     pub reported_at: Option<Timestamp>,
     /// When it was reported to the escalation channel.
     pub escalated_at: Option<Timestamp>,
@@ -66,7 +67,7 @@ pub struct Incident {
     pub acknowledged_at: Option<Timestamp>,
     /// How many messages were sent about it, which is also the number of the newest one.
     pub message_count: u32,
-    /// When it is checked again.
+    /// When it is checked again; `None` once it is resolved.
     pub check_at: Option<Timestamp>,
     /// Its newest runs, the newest first, as examples for messages.
     pub samples: Vec<RunSample>,
@@ -92,7 +93,7 @@ pub struct OpenIncidents {
     pub single_count: u64,
     /// How many incidents are in the group.
     pub member_count: u64,
-    /// The observed subjects that have or had an incident in the group, which the group has counted.
+    /// The observed subjects that the group has counted: those that have or had an incident in it.
     pub counted_subjects: BTreeSet<(SubjectKind, i64)>,
 }
 
@@ -150,8 +151,8 @@ pub fn decide(
     }
 }
 
-/// Acknowledges an open incident. Returns the messages about it, one for each channel that the incident was reported to; none while a
-/// silence holds its messages back.
+/// Acknowledges an open incident. Returns the messages about the acknowledgement, one for each channel that the incident was reported
+/// to; none if it was not reported, or while a silence holds its messages back.
 #[must_use]
 pub fn acknowledge(
     rule: RuleView<'_>,
@@ -239,7 +240,7 @@ impl<'a> DecisionBuilder<'a> {
         self.incidents.values().find(is_match).map(|incident| incident.id)
     }
 
-    /// Opens an incident; `None` if too many are open.
+    /// Opens an incident; `None` if the group already has [`OPEN_INCIDENTS_MAX`] open incidents.
     fn open_incident(
         &mut self,
         observation: &Observation,
@@ -346,8 +347,9 @@ impl<'a> DecisionBuilder<'a> {
         }
     }
 
-    /// When the incident is reported to the escalation channel; `None` if the rule has no such channel, or the incident was
-    /// reported there already. An incident that could not be reported to the other channels escalates too.
+    /// When the incident is reported to the escalation channel; `None` if the rule names no such channel, the channel does not
+    /// exist, or the incident was already reported to it. An incident that could not be reported to the other channels
+    /// escalates too.
     fn escalates_at(&self, incident: &Incident) -> Option<Timestamp> {
         let escalation = self
             .rule
@@ -359,7 +361,7 @@ impl<'a> DecisionBuilder<'a> {
         incident.escalated_at.is_none().then(|| from + escalation.after)
     }
 
-    /// Whether messages can reach at least one channel. A rule without channels is for the console only, which counts as a channel.
+    /// Whether at least one channel of the rule exists. A rule without channels is for the console only, which counts as a channel.
     fn has_channel(&self) -> bool {
         let names = &self.rule.spec.channels;
         names.is_empty() || names.iter().any(|name| !self.rule.missing_channels.contains(name))
@@ -382,8 +384,8 @@ impl<'a> DecisionBuilder<'a> {
         // If the rule no longer watches the subject, the message is written as if the rule were off: it must not report a recovery.
         let ended_rule = self.unwatched.contains(&incident.id).then(|| RuleSpec { enabled: false, ..spec.clone() });
         let rule = RuleView { spec: ended_rule.as_ref().unwrap_or(spec), ..self.rule };
-        // The message about the beginning is sent even if the incident has ended since the last check. It still
-        // describes the beginning.
+        // The message about the beginning is sent even if the incident has ended since the last check. It describes the
+        // incident as open.
         let state = if kind == NoticeKind::Resolved { IncidentState::Resolved } else { IncidentState::Firing };
         let notice = notice(rule, &Incident { state, ..incident.clone() }, kind, self.now);
         let mut sent_channels: Vec<&String> = Vec::new();
@@ -401,7 +403,8 @@ impl<'a> DecisionBuilder<'a> {
         }
     }
 
-    /// Whether the incident's messages are held back. The first message of a group is held back while all of its members are silenced.
+    /// Whether the incident's messages are held back. The first message of a group is held back while all members of the group
+    /// are silenced.
     fn is_silent(&self, incident: &Incident) -> bool {
         let is_unsilenced_member =
             |member: &Incident| member.group == Some(incident.id) && self.silenced_until(&member.subject).is_none();
@@ -477,7 +480,7 @@ fn new_incident(
     }
 }
 
-/// Adds the newer runs, the newest first, and drops the oldest beyond `SAMPLE_COUNT_MAX`.
+/// Puts the newer runs, which are sorted newest first, before the others, and drops the oldest beyond `SAMPLE_COUNT_MAX`.
 fn keep_samples(samples: &mut Vec<RunSample>, newer_samples: &[RunSample]) {
     for sample in newer_samples.iter().rev() {
         samples.retain(|known_sample| known_sample.run != sample.run);

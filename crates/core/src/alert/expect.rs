@@ -30,9 +30,9 @@ word_enum! {
         SuccessBy = "success_by",
         /// A run succeeds at least once in each period of a length.
         NoSuccessFor = "no_success_for",
-        /// No run takes longer.
+        /// No run takes longer than a length.
         LongerThan = "longer_than",
-        /// A run starts in time.
+        /// Each run starts within a length after its planned instant.
         Late = "late",
     }
 }
@@ -48,7 +48,7 @@ impl ExpectKind {
 /// The facts about a job that its expectations are compared with.
 #[derive(Clone, Copy, Debug)]
 pub struct SuccessFacts {
-    /// The planned instant of the newest run that succeeded.
+    /// The planned instant of the newest run that succeeded; `None` if no run has.
     pub newest: Option<Timestamp>,
     /// When the job was created.
     pub created_at: Timestamp,
@@ -71,7 +71,7 @@ impl Expectations {
         ExpectKind::ALL.iter().copied().filter(|kind| self.condition(*kind).is_some())
     }
 
-    /// The expectation whose rule has this name.
+    /// The expectation that a rule belongs to; `None` for a rule that a user wrote.
     #[must_use]
     pub fn kind_of(rule: &RuleSpec) -> Option<ExpectKind> {
         rule.name.strip_prefix(RULE_PREFIX)?.parse().ok()
@@ -96,7 +96,8 @@ impl Expectations {
         }
     }
 
-    /// The alert rule for an expectation. Its name is reserved: users cannot give it to a rule of their own.
+    /// The alert rule for an expectation; `None` if the expectation is not set. The rule's name is reserved: users cannot give it
+    /// to a rule of their own.
     #[must_use]
     pub fn rule(&self, kind: ExpectKind) -> Option<RuleSpec> {
         Some(RuleSpec {
@@ -115,7 +116,7 @@ impl Expectations {
     }
 
     /// When an expectation of a job is first checked; `is_new` if the job is being created and has no run yet. `None`
-    /// for an expectation that is checked against open runs.
+    /// for an expectation that is checked against open runs, or that is not set.
     #[must_use]
     pub fn first_check_at(&self, kind: ExpectKind, now: Timestamp, is_new: bool) -> Option<Timestamp> {
         match kind {
@@ -168,8 +169,9 @@ impl Expectations {
         }
     }
 
-    /// When an expectation is checked next, after a check at `now` or after a run has succeeded. Ignores the calendar,
-    /// because its days may change before the check; the check itself reads the calendar.
+    /// When an expectation is checked next, after a check at `now` or after a run has succeeded; `None` for an expectation that
+    /// is checked against open runs, or that is not set. Ignores the calendar, because its days may change before the check;
+    /// the check itself reads the calendar.
     #[must_use]
     pub fn next_check_at(&self, kind: ExpectKind, success: SuccessFacts, now: Timestamp) -> Option<Timestamp> {
         match kind {
@@ -193,8 +195,8 @@ impl Expectations {
         }
     }
 
-    /// If a success postpones the next check, the instant to which the check moves; `None` if it stays where it is. A check
-    /// that is due already is not moved, because it has yet to judge its deadline.
+    /// If a success postpones the next check, the instant to which the check moves; `None` if the check is not moved. A check
+    /// that is already due is not moved, because it has yet to judge its deadline.
     #[must_use]
     pub fn postponed_check_at(
         &self,
@@ -221,7 +223,7 @@ impl Expectations {
         }
     }
 
-    /// The length that open runs are compared with.
+    /// The length that open runs are compared with; `None` for an expectation about the newest success, or one that is not set.
     #[must_use]
     pub const fn bound(&self, kind: ExpectKind) -> Option<Duration> {
         match kind {
@@ -231,7 +233,7 @@ impl Expectations {
         }
     }
 
-    /// The calendar of the days on which the deadline applies.
+    /// The calendar of the days on which the deadline applies; `None` if every day counts, or there is no deadline.
     #[must_use]
     pub fn calendar(&self) -> Option<&str> {
         self.spec.success_by.as_ref()?.calendar.as_deref()

@@ -34,7 +34,7 @@ pub enum ConditionState {
         /// How many occurrences are new since the last check.
         new_count: u64,
     },
-    /// The condition held since the last check, and has ended.
+    /// The condition has held at some time since the last check, but holds no longer.
     HasEnded {
         /// When it began to hold.
         since: Timestamp,
@@ -68,15 +68,15 @@ pub struct EndedRun {
 }
 
 impl EndedRun {
-    /// Whether it failed, timed out, or its end is unknown.
+    /// Whether it failed, timed out, or has an unknown end.
     #[must_use]
     pub const fn is_failure(&self) -> bool {
         matches!(self.status, RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown)
     }
 }
 
-/// Whether a disk has less free space than a percentage of it, or than a size. An open incident stays open until a tenth more is free, so
-/// that a disk whose free space goes up and down around the bound is reported once.
+/// Whether a disk has less free space than its bound: a percentage of the disk's size or, without a percentage, a number of bytes. While
+/// an incident is open, the bound is a tenth higher, so that a disk whose free space goes up and down around the bound is reported once.
 #[must_use]
 pub fn is_disk_low(bound: (Option<u32>, Option<u64>), (free, size): (u64, u64), is_open: bool) -> bool {
     let size_bound = match bound {
@@ -101,7 +101,7 @@ pub struct UnsuccessfulFire {
     pub at: Timestamp,
     /// Whether its run failed, timed out, or has an unknown end. Otherwise it was skipped, or has no run.
     pub is_failure: bool,
-    /// Why it has this verdict.
+    /// Why it ended like this; `None` if no reason was recorded, or it has no run.
     pub reason: Option<Reason>,
 }
 
@@ -114,8 +114,8 @@ pub fn counts_skip(reasons: &[Reason], reason: Reason) -> bool {
     reasons.contains(&reason) || reasons.is_empty() && !is_on_purpose
 }
 
-/// Whether a fire is part of an incident of its job: the incident names its run, or the fire is of the kind that the rule counts and was
-/// planned during the incident, or before it within the time that the rule looks back.
+/// Whether a fire is part of an incident of its job. There are two such cases: the incident names the fire's run, or the rule counts such
+/// fires and the fire was planned during the incident, or earlier by no more than the time that the rule looks back.
 #[must_use]
 pub fn is_part_of(
     spec: &RuleSpec,
@@ -219,7 +219,7 @@ pub fn failure_rate(
     }
 }
 
-/// Whether at least `length` has passed since an instant.
+/// Whether at least `length` has passed since `from`. Without `from`, the condition does not hold.
 #[must_use]
 pub fn overdue(from: Option<Timestamp>, length: Duration, now: Timestamp) -> ConditionState {
     match from.map(|from| from.saturating_add(length)) {
@@ -237,8 +237,8 @@ pub fn missed_deadline(deadline: Timestamp, counts_from: Timestamp, succeeded_at
     }
 }
 
-/// How long a run may take before the rule holds: `than` or, if that is not given, `times_p95` times `usual`. `usual`
-/// is the 95th percentile of the lengths of the job's runs.
+/// How long a run may take before the rule holds: `than` or, if that is not given, `times_p95` times `usual`, but at least a
+/// second. `usual` is the 95th percentile of the lengths of the job's runs. `None` if neither can be computed.
 #[must_use]
 pub fn longest_allowed(than: Option<Duration>, times_p95: Option<u32>, usual: Option<Duration>) -> Option<Duration> {
     than.or_else(|| Some(usual?.saturating_mul(times_p95?).max(Duration::from_secs(1))))

@@ -204,11 +204,11 @@ const fn min_runs() -> u64 {
 /// What causes a rule to be checked again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionKind {
-    /// Runs that ended in trouble or were skipped.
+    /// Runs that failed or were skipped.
     Events,
     /// An instant that is known in advance.
     Instant,
-    /// The present state, checked every few seconds.
+    /// The current state, which is checked every few seconds.
     Polled,
 }
 
@@ -267,7 +267,7 @@ impl Condition {
         )
     }
 
-    /// Whether it adds up the counts of an app or of all jobs, rather than looking at each job.
+    /// Whether it is computed from the summed counts of its scope, rather than for each job.
     #[must_use]
     pub const fn is_about_counts(&self) -> bool {
         matches!(self, Self::FailureRate { .. } | Self::LedgerGrowth { .. })

@@ -213,7 +213,7 @@ fn days_text(weekdays: &[Weekday], calendar: Option<&str>, lang: Lang) -> String
     text
 }
 
-/// How an incident of a subject ended, as the text after "Resolved: ".
+/// How an incident ended, as the text after "Resolved: ".
 fn end_text(spec: &RuleSpec, incident: &Incident, lang: Lang) -> String {
     let name = &incident.subject.name;
     if incident.subject.kind == SubjectKind::Group {
@@ -229,7 +229,7 @@ fn end_text(spec: &RuleSpec, incident: &Incident, lang: Lang) -> String {
     }
 }
 
-/// The time of day in the zone of a rule.
+/// The time of day in the zone of a rule; `None` for an unknown zone, or without an instant.
 fn time_text_in(zone: &str, at: Option<Timestamp>) -> Option<String> {
     Some(local::time_at(parse_zone(zone).ok()?, at?).format("%H:%M").to_string())
 }

@@ -1,4 +1,4 @@
-//! Silences, which hold messages back until their end.
+//! Silences, each of which holds back messages until it ends.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,10 +17,10 @@ pub struct SilenceSpec {
     pub app: Option<String>,
 }
 
-/// A silence: until its end, it holds back the messages that it matches.
+/// Holds back the messages that match `spec`, until `ends_at`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Silence {
-    /// The incidents that it matches.
+    /// Which messages it holds back.
     pub spec: SilenceSpec,
     pub ends_at: Timestamp,
     /// Whether it comes from a maintenance window, which holds back no messages about servers and tokens.

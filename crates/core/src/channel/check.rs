@@ -14,7 +14,7 @@ const REFERENCE_LEN_MAX: usize = 200;
 /// The longest part of a host's name between two dots, as in DNS.
 const LABEL_LEN_MAX: usize = 63;
 
-/// Reads a secret as a reference; `None` if it is the secret itself.
+/// Reads the text of a secret as a reference; `None` if the text is the secret itself.
 ///
 /// ```
 /// use rondel_core::channel::{Reference, parse_reference};

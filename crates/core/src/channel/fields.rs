@@ -31,7 +31,7 @@ pub struct Field {
     pub is_required: bool,
     /// What it holds.
     pub form: FieldForm,
-    /// The default; for a required field an example.
+    /// The default; for a secret or a required setting, an example. May be empty.
     pub default: &'static str,
 }
 

@@ -25,15 +25,15 @@ pub struct ClockChange {
 /// The effect of a clock change on times that the clock skips or shows twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockEffect {
-    /// Skipped, and fired once at the change instead.
+    /// The clock skips the times, and they fire once at the change instead.
     OnceAfter,
-    /// Skipped, and not fired.
+    /// The clock skips the times, and they do not fire.
     Skipped,
-    /// Shown twice, and fired the first time.
+    /// The clock shows the times twice, and they fire the first time.
     First,
-    /// Shown twice, and fired the second time.
+    /// The clock shows the times twice, and they fire the second time.
     Second,
-    /// Shown twice, and fired both times.
+    /// The clock shows the times twice, and they fire both times.
     Both,
 }
 

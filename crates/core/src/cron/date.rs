@@ -17,7 +17,7 @@ const TO_EPOCH: i32 = 719_468;
 const CYCLE: u32 = 146_097;
 
 impl Date {
-    /// The date of a day; `None` before the year 0. The arithmetic is that of Neri and Schneider, "Euclidean affine functions and their
+    /// The date of a day; `None` before March of the year 0. The arithmetic is that of Neri and Schneider, "Euclidean affine functions and their
     /// application to calendar algorithms": years begin in March, so that the length of February does not matter.
     pub(super) fn of_epoch_day(epoch_day: i32) -> Option<Self> {
         let quarter_days = u32::try_from(epoch_day.checked_add(TO_EPOCH)?).ok()?.checked_mul(4)? + 3;

@@ -36,7 +36,7 @@ pub(crate) enum DayRule {
 }
 
 impl DayRule {
-    /// Reads Quartz's two day fields, of which one must be `?`.
+    /// Reads Quartz's two day fields, of which exactly one must be `?`.
     pub(super) fn read_quartz(specs: [&FieldSpec; 2], tokens: [Token<'_>; 2]) -> Result<Self, CronError> {
         let [of_month, of_week] = tokens;
         match (of_month.text, of_week.text) {
@@ -54,8 +54,8 @@ impl DayRule {
         }
     }
 
-    /// Reads Unix cron's two day fields. If both are given, a day must match either of them; if one starts with `*`, it must
-    /// match both.
+    /// Reads Unix cron's two day fields. If one starts with `*`, a day must match both fields; otherwise it must match at least
+    /// one of them.
     pub(super) fn read_unix(specs: [&FieldSpec; 2], tokens: [Token<'_>; 2]) -> Result<Self, CronError> {
         let [days, weekdays] = [specs[0].read(tokens[0])?.bits_below_64(), specs[1].read(tokens[1])?.bits_below_64()];
         let has_star = tokens.iter().any(|token| token.text.starts_with('*'));
@@ -100,7 +100,7 @@ impl Month {
         (from_the_first * WEEKS) << 1
     }
 
-    /// The day from Monday to Friday nearest to a day, never in another month; 0 if the month has no such day.
+    /// The day from Monday to Friday nearest to a day, never in another month; 0 if the month does not have that day.
     fn nearest(&self, day: u32) -> u32 {
         if day == 0 || day > self.length {
             return 0;

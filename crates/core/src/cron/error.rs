@@ -1,4 +1,4 @@
-//! The errors of an expression that is refused.
+//! The error for an expression that is refused.
 
 use std::fmt;
 
@@ -58,7 +58,7 @@ pub struct CronError {
     pub field: CronField,
     /// The part of the text that is wrong, shortened if it is long.
     pub value: String,
-    /// Its position: characters from the start of the text, the first being 0.
+    /// Its position in the text: the number of characters before it.
     pub position: usize,
     /// What is allowed there instead.
     pub allowed: String,

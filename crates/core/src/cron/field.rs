@@ -49,7 +49,7 @@ pub(super) struct FieldSpec {
     low: u32,
     /// The greatest value that may be written.
     high: u32,
-    /// Where `a/b` and `*` end; differs from `high` only for Unix weekdays, where 7 is a second name of 0.
+    /// Where `a/b` and `*` end; differs from `high` only for Unix weekdays, where 7 also means 0.
     last: u32,
     /// The greatest step after a single value or `*`.
     step_max: u32,
@@ -161,7 +161,7 @@ pub(super) static UNIX: [FieldSpec; 5] = [
     UNIX_DAY_OF_WEEK,
 ];
 
-/// Where an item's values start and end, and whether the end was written.
+/// Where an item's values start and end, and in which form the item was written.
 #[derive(Clone, Copy)]
 struct Span {
     from: u32,
@@ -288,8 +288,8 @@ impl FieldSpec {
 
     fn insert(&self, bits: &mut Bits, value: u32) {
         let value = if value > self.last { value - self.count() } else { value };
-        let step_origin = if self.field == CronField::Year { self.low } else { 0 };
-        bits.insert(value - step_origin);
+        let bit_zero_value = if self.field == CronField::Year { self.low } else { 0 };
+        bits.insert(value - bit_zero_value);
     }
 
     /// How many different values there are.

@@ -1,11 +1,11 @@
 //! Cron expressions of Quartz and of Unix: when a job is due.
 //!
-//! An expression is read once into bit sets. The next fire is searched field by field with carry, in the wall-clock time of
-//! a zone, and a [`DstRule`] translates the result to an instant. This module reads no clock, and knows no start dates,
+//! An expression is read once into bit sets. The search for the next fire goes field by field with carry, in the wall-clock
+//! time of a zone, and a [`DstRule`] translates the result to an instant. This module reads no clock, and knows no start dates,
 //! calendars or misfires: these belong to schedules.
 //!
-//! Reading follows Quartz 2.3.2, with one exception: where Quartz silently ignores a part of the text (`MON-FRI/2` is
-//! `MON-FRI` to it, `1W,15W` is `1W`), the expression is refused and the part is named.
+//! Reading follows Quartz 2.3.2, with one exception: where Quartz silently ignores a part of the text (it reads `MON-FRI/2` as
+//! `MON-FRI`, and `1W,15W` as `1W`), the expression is refused and the part is named.
 
 mod changes;
 mod cron_crate;
@@ -130,7 +130,7 @@ impl CronExpr {
         &self.source
     }
 
-    /// How the text was read.
+    /// The syntax in which the text was read.
     #[must_use]
     pub fn dialect(&self) -> Dialect {
         self.dialect
@@ -141,7 +141,7 @@ impl CronExpr {
         &self.fields
     }
 
-    /// The first fire strictly after an instant, a whole second; `None` if the schedule never fires again.
+    /// The first fire strictly after an instant, on a whole second; `None` if the expression never fires again.
     ///
     /// ```
     /// use rondel_core::cron::{CronExpr, DstRule, Tz};
@@ -196,7 +196,8 @@ impl CronExpr {
             .collect()
     }
 
-    /// The changes of the zone's clock after `from_exclusive` and up to `to_inclusive` that affect a fire, with their effect on it.
+    /// The changes of the zone's clock after `from_exclusive` and up to `to_inclusive` that affect a fire, with their effect on it;
+    /// at most the first 12.
     ///
     /// ```
     /// use rondel_core::cron::{ClockEffect, CronExpr, DstRule, parse_zone};

@@ -64,7 +64,7 @@ fn fields_of(text: &str) -> Result<Vec<Token<'_>>, CronError> {
     Ok(whole_text.fields())
 }
 
-/// The error for a wrong number of fields. It points at the first field too many, or at all of the text if there are too few.
+/// The error for a wrong number of fields. It points at the first field beyond the seventh, or else at the whole text.
 fn wrong_count(text: &str, fields: &[Token<'_>], allowed: &str) -> CronError {
     let count = fields.len();
     let wrong_token = fields.get(7).copied().unwrap_or(Token::of_text(text));

@@ -4,7 +4,7 @@ use super::date::Date;
 use super::days::DayRule;
 use super::field::{Bits, FIRST_YEAR, LAST_YEAR};
 
-/// A wall-clock time: the seconds that a clock has shown since it showed the start of 1970.
+/// A wall-clock time, as seconds since the wall-clock time 1970-01-01 00:00:00.
 pub(super) type WallSeconds = i64;
 
 pub(super) const DAY: i64 = 86_400;

@@ -1,5 +1,5 @@
 //! A zone as a table of spans of one offset each. The table is built from `chrono-tz` at the first use of the zone, and cached.
-//! Finding the span of an instant is then a table lookup, and its neighbours show how the clock changes at its ends.
+//! Finding the span of an instant is then a table lookup. The spans before and after it show how the clock changes at its ends.
 
 use std::sync::OnceLock;
 
@@ -13,16 +13,16 @@ pub(super) type UtcSeconds = i64;
 /// A stretch of time in which a zone's clock keeps one offset from UTC.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Span {
-    /// The first second; for the first span, a second before the search begins.
+    /// The first second; for the first span, a time before the search begins.
     pub(super) start: UtcSeconds,
-    /// Seconds that the clock is ahead of UTC.
+    /// How many seconds the clock is ahead of UTC; negative if it is behind.
     pub(super) offset: i64,
 }
 
 /// A stretch in which a zone's clock keeps one offset from UTC, and shows each time once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SteadyStretch {
-    /// Seconds that the clock is ahead of UTC.
+    /// How many seconds the clock is ahead of UTC; negative if it is behind.
     pub(super) offset: i64,
     /// The first second.
     pub(super) from: UtcSeconds,

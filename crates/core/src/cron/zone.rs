@@ -27,7 +27,8 @@ pub struct ZoneError {
 /// ```
 ///
 /// # Errors
-/// [`ZoneError`] for any other name; it suggests the zone with the same name in other case, or the zone of a city with that name.
+/// [`ZoneError`] for any other name. It suggests the zone with the same name in other case, the zone of a city with that name, or the
+/// zone that an offset such as `GMT+8` means.
 pub fn parse_zone(name: &str) -> Result<Tz, ZoneError> {
     name.parse().map_err(|_| ZoneError { name: name.chars().take(NAME_LENGTH_MAX).collect(), hint: suggest(name) })
 }

@@ -1,16 +1,16 @@
-//! Cuts documents of the audit log to its maximum length. The longest parts are left out one by one, so that one padded field cannot hide
-//! the other fields, nor one long job the names of the other jobs.
+//! Cuts documents of the audit log to a maximum length. The longest parts are left out one by one, so that one padded field cannot hide
+//! the other fields, and one long job cannot hide the names of the other jobs.
 
 use serde_json::{Map, Value, json};
 
-/// Maximum bytes of a document. The store keeps no longer ones.
+/// Maximum bytes of a document. The store accepts no document that is longer.
 pub(super) const LEN_MAX: usize = 60 * 1024;
 /// A value up to this length, in bytes, stays: a note in its place would save little.
 const SHORT_LEN: usize = 40;
-/// The key that holds how many objects were left out. No name of an object has this character, so it cannot collide with one.
+/// The key that holds how many objects were left out. No name of an object has this character, so the key equals no name.
 const LEFT_OUT_KEY: &str = "…";
 
-/// A document of at most `len_max` bytes: its longest fields are left out, each with a note of its length.
+/// Cuts a document to `len_max` bytes: a note of its length replaces each of the longest fields.
 pub(super) fn cut_document(document: Value, len_max: usize) -> Value {
     let len = json_len(&document);
     if len <= len_max {
@@ -38,8 +38,8 @@ pub(super) fn cut_document(document: Value, len_max: usize) -> Value {
     if json_len(&document) <= len_max { document } else { note(len) }
 }
 
-/// Cuts documents, keyed by the name of their object, to [`LEN_MAX`] bytes together; `left_out_count` is how many objects the caller left out
-/// already. Each document gets an equal share of the bytes; created objects come last, so that they are left out before changed and deleted
+/// Cuts documents, keyed by the names of their objects, to [`LEN_MAX`] bytes together; `left_out_count` is how many objects the caller has
+/// already left out. Each document gets an equal share of the bytes; created objects come last, so that they are left out before changed and deleted
 /// ones.
 pub(super) fn cut_by_name(documents: Map<String, Value>, mut left_out_count: usize) -> Value {
     let share = LEN_MAX / documents.len().max(1);

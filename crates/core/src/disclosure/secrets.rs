@@ -85,7 +85,7 @@ fn text_without_secrets(text: &str) -> String {
     text.split_inclusive('\n').map(line_without_secrets).collect()
 }
 
-/// `curl --token X https://h` is shown as `curl --token ***`. If the value is more than one plain word, the rest of the line is
+/// `curl --token X https://h` is shown as `curl --token *** https://h`. If the value is more than one plain word, the rest of the line is
 /// hidden too, because only the program knows where a quoted or escaped value ends.
 fn line_without_secrets(line: &str) -> String {
     let line_end = line.strip_suffix('\n').map_or("", |_| "\n");

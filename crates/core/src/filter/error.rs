@@ -32,7 +32,7 @@ pub enum FilterProblem {
     KeyOfOtherList(Key),
     /// A key without a value.
     NoValue(Key),
-    /// A value that is not one of its key's words.
+    /// A value that is not one of the words that its key accepts.
     Word {
         key: Key,
         /// The text that was written in place of a word.
@@ -44,7 +44,7 @@ pub enum FilterProblem {
     },
     /// A value that is not an instant.
     Instant(Key, String),
-    /// A value that is not a bound on a duration. (`>5m` is one.)
+    /// A value that is not a bound on a duration; `>5m` would be one.
     Length(Key, String),
     /// A value that is not a label.
     Label(String),

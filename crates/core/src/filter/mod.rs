@@ -37,7 +37,7 @@ impl Filter {
     /// ```
     ///
     /// # Errors
-    /// [`FilterError`] names the problem and its column, such as a value that the key does not accept.
+    /// [`FilterError`] names the problem, such as a value that the key does not accept, and its column.
     pub fn parse(text: &str, scope: Scope) -> Result<Self, FilterError> {
         parse::parse(text, scope)
     }
@@ -48,7 +48,7 @@ impl Filter {
         *self == Self::default()
     }
 
-    /// Its terms in their canonical form. Each of them is a filter too.
+    /// Its terms in their canonical form. Each term is a filter too.
     #[must_use]
     pub fn terms(&self) -> Vec<String> {
         write::terms(self)

@@ -56,7 +56,7 @@ pub(super) fn tokens(text: &str) -> Vec<Token> {
 }
 
 impl Token {
-    /// The text before the first colon, if it can be a key.
+    /// The text before the first colon, in lower case, if it can be a key.
     pub(super) fn key(&self) -> Option<String> {
         let colon = self.chars.iter().position(|(c, is_quoted)| !is_quoted && is_colon(*c))?;
         let key = &self.chars[..colon];
@@ -65,7 +65,7 @@ impl Token {
         is_key.then(|| key.iter().map(|(c, _)| c.to_ascii_lowercase()).collect())
     }
 
-    /// The text after the colon, split at its commas.
+    /// The text after the colon, split at its commas; empty parts are left out.
     pub(super) fn values(&self) -> Vec<String> {
         let colon = self.chars.iter().position(|(c, is_quoted)| !is_quoted && is_colon(*c)).unwrap_or(0);
         let parts = self.chars.get(colon + 1..).unwrap_or_default();
@@ -222,7 +222,8 @@ fn set_lengths(range: &mut LengthRange, token: &Token, key: Key) -> Result<(), F
     Ok(())
 }
 
-/// The known word that differs from `word` only by a typing error: by one letter for short words, by two for long ones.
+/// The value of the known word that `word` probably misspells: `word` has at least three letters, and differs from a known word of up to
+/// four letters by one at most, from a longer known word by two at most.
 fn nearest_word<T>(word: &str, known_words: impl Iterator<Item = (T, &'static str)>) -> Option<T> {
     let distances = known_words.map(|(value, known_word)| (distance(word, known_word), value, known_word));
     let nearest = distances.min_by_key(|(distance, ..)| *distance)?;

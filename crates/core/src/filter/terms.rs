@@ -32,9 +32,9 @@ word_enum! {
         Executor = "executor",
         /// Why the run exists.
         Trigger = "trigger",
-        /// Runs planned for, or created at, this instant or later.
+        /// Runs that were planned for this instant or later, or created then or later.
         Since = "since",
-        /// Runs planned for, or created at, this instant or earlier.
+        /// Runs that were planned for this instant or earlier, and created by then.
         Until = "until",
         /// How long the run took.
         Duration = "duration",
@@ -183,7 +183,7 @@ pub struct Filter {
     pub triggers: ValueCondition<Trigger>,
     /// How long a run took.
     pub duration: LengthRange,
-    /// How late it began.
+    /// How late the run began.
     pub late: LengthRange,
     /// The labels; each term must hold.
     pub labels: Vec<LabelTerm>,

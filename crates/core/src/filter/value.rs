@@ -25,7 +25,7 @@ impl Pattern {
         !self.0.contains('*')
     }
 
-    /// The longest part that every matching name contains.
+    /// The longest part of the pattern without a `*`. Every matching name contains it.
     #[must_use]
     pub fn part(&self) -> &str {
         self.0.split('*').max_by_key(|part| part.len()).unwrap_or_default()
@@ -178,7 +178,8 @@ impl LengthRange {
         )
     }
 
-    /// Adds a bound such as `>5m` or `<=1s`. Returns false if the text is not a bound, or if that side is given already.
+    /// Adds a bound such as `>5m` or `<=1s`. Returns false if the text is not a bound, or if the range
+    /// already has a bound on that side.
     pub(super) fn add(&mut self, text: &str) -> bool {
         let Some((sign, bound_text)) = text.chars().next().map(|sign| (sign, &text[sign.len_utf8()..])) else {
             return false;
@@ -195,7 +196,7 @@ impl LengthRange {
     }
 }
 
-/// Reads `90s`, `1h30m`, `250ms`, `7d`.
+/// Reads a length such as `90s`, `1h30m`, `250ms` or `7d`; `None` for any other text.
 pub(super) fn length(text: &str) -> Option<Duration> {
     let (mut remaining_text, mut sum) = (text, 0_u64);
     while !remaining_text.is_empty() {

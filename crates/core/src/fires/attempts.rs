@@ -16,7 +16,7 @@ pub(super) fn last_begun_attempt<'a>(attempts: &'a [Attempt], row: &Run) -> Opti
     attempts.iter().rfind(|attempt| attempt.attempt < row.attempt && attempt.may_have_begun())
 }
 
-/// What became of the attempt that began, and why the present one did not begin.
+/// What became of the attempt that began, and why the current attempt did not begin.
 pub(super) fn attempt_not_begun_sentence(
     begun_attempt: &Attempt,
     row: &Run,
@@ -30,7 +30,7 @@ pub(super) fn attempt_not_begun_sentence(
     )
 }
 
-/// The answer for a run that was asked to end, but whose executor never reported its end.
+/// The answer for a run that a caller asked to cancel, and whose executor never reported the end.
 pub(super) fn unconfirmed_cancel_sentence(
     row: Option<&Run>,
     actor_text: &Bilingual,

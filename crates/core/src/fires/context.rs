@@ -12,7 +12,7 @@ use crate::status::RunStatus;
 use crate::time::Timestamp;
 use crate::words::Lang;
 
-/// How many runs and executors an answer names; the others are counted.
+/// How many runs and executors an answer names; further ones are only counted.
 pub const NAMED_COUNT_MAX: usize = 5;
 /// How many parents an answer follows towards the first cause of a run that did not begin because of its parent.
 pub const CAUSE_STEP_COUNT_MAX: usize = 5;
@@ -34,13 +34,13 @@ pub struct AnswerContext {
     pub ahead: Option<OtherRun>,
     /// The key of the limit that the run, or the run ahead of it, waits for.
     pub limit: Option<String>,
-    /// The runs that hold the limit, the one that holds it longest first; at most [`NAMED_COUNT_MAX`].
+    /// The runs that hold the limit, at most [`NAMED_COUNT_MAX`]. The run that has held it longest comes first.
     pub holders: Vec<OtherRun>,
     /// How many more runs hold the limit.
     pub holders_more: usize,
     /// Some of the shards that caused the verdict of a broadcast; empty if it succeeded.
     pub shards: Vec<OtherRun>,
-    /// The runs that led to the end of this one: its parent, the parent of that, and so on.
+    /// The runs that led to the end of this run: its parent, the parent of its parent, and so on; at most [`CAUSE_STEP_COUNT_MAX`].
     pub causes: Vec<OtherRun>,
 }
 
@@ -166,7 +166,7 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
         Some(bilingual(format!("Server {name}, which has the run, {en}."), format!("负责该运行的服务器 {name} {zh}。")))
     }
 
-    /// A sentence for a run that began late without a recorded wait; `None` unless its server started only after the run was
+    /// A sentence for a run that began late without a recorded wait; `None` unless its server began its work after the run was
     /// due.
     fn late_server_sentence(&self) -> Option<Bilingual> {
         let (run, server) = (self.run, self.context.server.as_ref()?);

@@ -15,7 +15,7 @@ pub(super) struct VerdictStretch {
 pub(super) struct HistoryFold {
     entries: Vec<Entry>,
     limit: usize,
-    /// The first fire that exceeds the limit.
+    /// The first fire beyond the limit of entries; `None` as long as all fires are within it.
     first_beyond_limit: Option<Timestamp>,
     open_stretch: Option<OpenStretch>,
 }
@@ -23,7 +23,7 @@ pub(super) struct HistoryFold {
 /// A stretch that the next fires may extend.
 struct OpenStretch {
     stretch: VerdictStretch,
-    /// Each instant, while there are few.
+    /// The instants of its fires; incomplete if there are more than [`FOLD_ABOVE`].
     instants: Vec<Timestamp>,
 }
 
@@ -49,12 +49,13 @@ impl HistoryFold {
         }
     }
 
-    /// Whether the limit of entries is reached.
+    /// Whether there are more entries than the limit allows.
     pub(super) fn is_full(&self) -> bool {
         self.first_beyond_limit.is_some()
     }
 
-    /// The history. It ends with the range, or at `stopped_at` if the walk stopped early.
+    /// Closes the open stretch and returns the history. The next history continues from the first fire beyond the limit of entries,
+    /// or else from `stopped_at`, if the walk stopped early.
     pub(super) fn finish(mut self, stopped_at: Option<Timestamp>) -> FireHistory {
         self.close_stretch();
         FireHistory { entries: self.entries, next: self.first_beyond_limit.or(stopped_at) }

@@ -11,7 +11,7 @@ use crate::run::{Attempt, Run};
 use crate::status::RunStatus;
 use crate::time::Timestamp;
 
-/// The longest range of fires that one [`FireHistory`] covers; the next one continues from there.
+/// The longest range of fires that one [`FireHistory`] covers.
 pub const RANGE_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Maximum number of entries of one history.
 pub const ENTRY_COUNT_MAX: usize = 1_000;
@@ -42,7 +42,7 @@ pub struct FireInput<'a> {
     pub rows: &'a [Run],
     /// The earlier attempts of the run that an answer is about.
     pub attempts: &'a [Attempt],
-    /// The context of that run.
+    /// The context of the run that an answer is about.
     pub context: Option<&'a AnswerContext>,
     /// The first fire without a row.
     pub next_fire_at: Option<Timestamp>,
@@ -58,7 +58,7 @@ pub struct FireInput<'a> {
 pub struct Range {
     /// The first instant.
     pub from: Timestamp,
-    /// The last one; at most [`RANGE_MAX`] later.
+    /// The last instant; at most [`RANGE_MAX`] later.
     pub to: Timestamp,
     /// Maximum number of entries, at most [`ENTRY_COUNT_MAX`].
     pub limit: usize,
@@ -68,11 +68,11 @@ pub struct Range {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub first: Timestamp,
-    /// The last of them; the same as `first` for a single fire.
+    /// The last fire; the same as `first` for a single fire.
     pub last: Timestamp,
     /// How many fires there are.
     pub count: u64,
-    /// What became of them.
+    /// What became of the fires.
     pub verdict: FireVerdict,
 }
 
@@ -108,11 +108,11 @@ pub enum FireVerdict {
     },
     /// The job was paused.
     Paused,
-    /// It is inside of a maintenance window that has not ended, and has no row: it is skipped, or held back until the end.
+    /// It has no row, and its instant is in a maintenance window that has not ended: the window skips the fire, or holds it back.
     Maintenance {
         /// The end of the window.
         ends_at: Timestamp,
-        /// What happens to it.
+        /// What the window does to the fire.
         fires: FiresInside,
     },
     /// It is due, and no server has claimed it yet.
@@ -184,6 +184,6 @@ impl FireVerdict {
 pub struct FireHistory {
     /// The entries, sorted by instant; they do not overlap.
     pub entries: Vec<Entry>,
-    /// If the history ends before its range does: the instant from which the next one continues.
+    /// The instant from which the next history continues; `None` if this history covers its whole range.
     pub next: Option<Timestamp>,
 }

@@ -15,7 +15,7 @@ pub(super) const LATE_FROM: Duration = Duration::from_secs(1);
 /// Shorter waits are not given as an explanation.
 const WAIT_FROM: Duration = Duration::from_millis(500);
 
-/// How late it began, and what it waited for.
+/// How late the run began, and what it waited for; empty if it was not late, or has not begun.
 pub(super) fn lateness_text(row: Option<&Run>) -> Bilingual {
     let Some((row, started_at)) = row.and_then(|row| Some((row, row.started_at?))) else { return empty_text() };
     let start_delay = started_at.since(row.due_at);

@@ -131,7 +131,7 @@ impl<'a> SentenceWriter<'a> {
         (en, zh)
     }
 
-    /// This run with its context, if there is any.
+    /// The run with the context of the answer; `None` without a row or without a context.
     fn run_in_context<'r>(
         &'r self,
         row: Option<&'r Run>,
@@ -197,7 +197,7 @@ impl<'a> SentenceWriter<'a> {
         )
     }
 
-    /// The answer for a run whose last attempt did not begin; an earlier one may have begun.
+    /// The answer for a run whose last attempt did not begin. An earlier attempt may have begun.
     fn not_begun_sentence(&self, row: Option<&Run>, reason_text: &Bilingual) -> Bilingual {
         match row.and_then(|row| Some((last_begun_attempt(self.facts.attempts, row)?, row))) {
             Some((begun_attempt, row)) => {
@@ -459,7 +459,7 @@ fn retry_reason_text(row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
     )
 }
 
-/// Which attempt it was; empty for the first one.
+/// Names the attempt that ended the run; empty for the first attempt.
 fn attempt_text(row: Option<&Run>) -> Bilingual {
     let Some(row) = row.filter(|row| row.attempt > 1) else { return empty_text() };
     let (attempt, lost) = (row.attempt, row.lost_count);

@@ -15,7 +15,7 @@ use crate::words::Lang;
 /// one, and so on.
 const WINDOWS_SECS: [u64; 5] = [60, 3_600, 86_400, 32 * 86_400, 366 * 86_400];
 /// Maximum number of steps of the search for the nearest fires in one answer, counted as in a history. A fire that is not found within
-/// them is left out.
+/// these steps is left out.
 pub(super) const SEARCH_STEP_COUNT_MAX: usize = 40_000;
 
 /// What an answer is about.
@@ -27,9 +27,9 @@ pub enum AnswerSubject {
     NearRun(Trigger),
     /// A run that has not ended.
     OpenRun,
-    /// The last fire before the present.
+    /// The last fire so far.
     LastFire,
-    /// The next fire, because there was none so far.
+    /// The next fire, because the job has not fired so far.
     NextFire,
     /// Nothing: the job has not run so far, and nothing is planned.
     Nothing,
@@ -39,7 +39,7 @@ pub enum AnswerSubject {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Why {
     pub at: Timestamp,
-    /// How it was chosen.
+    /// How `at` was chosen.
     pub subject: AnswerSubject,
     /// What became of the fire of this instant; `None` if nothing was planned and nothing ran.
     pub entry: Option<Entry>,
@@ -106,7 +106,8 @@ pub const NEAREST_RUN_WITHIN: Duration = Duration::from_secs(60);
 /// anyway.
 const NEAREST_START_WITHIN: Duration = Duration::from_secs(1);
 
-/// The run nearest to an instant, by its planned instant or its start; `None` if none is within [`NEAREST_RUN_WITHIN`].
+/// The run nearest to an instant, by its planned instant or its start; `None` if no run is within [`NEAREST_RUN_WITHIN`]. A run that the
+/// schedule planned counts only by its start, and only within a second.
 #[must_use]
 pub fn nearest_run(runs: Vec<Run>, at: Timestamp) -> Option<Run> {
     let distance_to = |other: Timestamp| if other > at { other.since(at) } else { at.since(other) };
@@ -132,8 +133,8 @@ pub fn why_never(facts: &FireInput<'_>) -> Why {
     Why { at: facts.now, subject: AnswerSubject::Nothing, entry: None, before: None, after: None, en, zh }
 }
 
-/// The last instant up to the present that the definitions plan or a calendar removes, and the first fire after the present.
-/// Both follow from the definitions alone, without rows.
+/// The last instant up to now that the definitions plan or a calendar removes, and the first fire after now. Both follow from
+/// the definitions alone, without rows.
 #[must_use]
 pub fn nearest_fires(facts: &FireInput<'_>) -> (Option<Timestamp>, Option<Timestamp>) {
     let mut steps = SEARCH_STEP_COUNT_MAX;

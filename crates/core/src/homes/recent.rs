@@ -20,7 +20,7 @@ pub const DECAY_STEPS: [(Duration, u64); 8] = [
     (Duration::from_secs(2_400), 23),
     (Duration::from_secs(3_600), 8),
 ];
-/// The factor of a fresh count.
+/// The factor of a count that has not decayed.
 pub const DECAY_WHOLE: u64 = 256;
 
 /// The load that each job has in addition to its recent fires, in thousandths of a fire. Because of it, the jobs that

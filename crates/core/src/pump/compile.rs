@@ -23,10 +23,10 @@ const HAND_OVER_MAX: Duration = Duration::from_secs(3600);
 /// A setting of other jobs that has no effect on a pump job.
 struct IgnoredSetting {
     pointer: &'static str,
-    /// What would be right.
+    /// Why it has no effect, and what to write instead.
     hint: &'static str,
     is_set: fn(&JobSpec) -> bool,
-    /// Whether earlier versions accepted it. A stored definition may have it, and must stay valid.
+    /// Whether earlier versions accepted it. If so, a stored definition may have it, and must stay valid.
     may_be_stored: bool,
 }
 

@@ -24,9 +24,9 @@ pub struct Group {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupMode {
     Takes,
-    /// Its executor is not connected now: it keeps what it has.
+    /// Its executor is not connected now: the group keeps its items, and gets no further ones.
     Keeps,
-    /// It leaves its executor: it releases everything.
+    /// The group leaves its executor, and releases all of its items.
     Leaves,
 }
 
@@ -46,8 +46,8 @@ pub struct DealSettings<'a> {
 /// The changes after which each item of the definition has an owner, if the groups have room for all of them. The item counts
 /// of the groups that take items then differ by at most one, and no item moves without need.
 ///
-/// The changes are in the order in which they must be made. If a group must release an item, it is only asked to; the item is dealt to
-/// another group by a later call, once it has been released.
+/// The changes are in the order in which they must be made. If a group must release an item, the group is only asked to. A later call
+/// deals the item to another group, once the item has been released.
 #[must_use]
 pub fn deal(
     items: &BTreeMap<String, Item>,

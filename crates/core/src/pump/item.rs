@@ -28,7 +28,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// The sum of both.
+    /// The sums of both counts, field by field.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -58,9 +58,9 @@ pub struct Item {
     pub name: String,
     /// Its owner; `None` while it is free.
     pub owner: Option<Owner>,
-    /// Rises with each owner.
+    /// Rises when the item gets an owner, and when an owner loses it to a fence.
     pub epoch: i64,
-    /// When its owner was asked to release it.
+    /// When its owner was asked to release it; `None` if the owner was not.
     pub asked_at: Option<Timestamp>,
     /// The sequence number of the last report at this epoch; 0 for none.
     pub sequence: i64,
@@ -72,9 +72,10 @@ pub struct Item {
     pub counts: Counts,
     /// Rows that were done in the minute before the last report.
     pub per_minute: u32,
-    /// When the oldest of the rows that are not yet executed was fetched. A row is in work from its fetch until its execution has ended for good.
+    /// When the oldest row in work was fetched; `None` without such a row. A row is in work from its fetch until its execution has ended for
+    /// good.
     pub oldest_at: Option<Timestamp>,
-    /// Whether the last select at this epoch returned no rows, and no row is being executed.
+    /// Whether the last select at this epoch returned no rows, and no row is in work.
     pub is_dry: bool,
     /// When this item was last written to the store.
     pub updated_at: Timestamp,
@@ -255,8 +256,8 @@ fn change_item(item: &mut Item, change: &ItemChange, now: Timestamp) -> bool {
     }
 }
 
-/// The epoch of a report decides whether it is accepted. After the owner's attempt has ended, its late reports are accepted
-/// until the item is dealt again.
+/// Accepts a report if it has the item's epoch, and no other attempt owns the item. So the late reports of an attempt that has
+/// ended are accepted until the item is dealt again.
 fn apply_report(item: &mut Item, progress: &Progress) -> bool {
     if item.epoch != progress.epoch || item.owner.is_some_and(|owner| owner != progress.owner) {
         return false;

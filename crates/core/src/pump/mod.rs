@@ -69,7 +69,7 @@ pub enum Until {
     Stopped,
     /// When no item has rows left.
     Empty,
-    /// At the first instant of this schedule after its start.
+    /// At the first instant of this schedule after the pump's start.
     At(Box<Schedule>),
 }
 

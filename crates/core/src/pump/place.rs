@@ -5,7 +5,7 @@
 pub struct Load {
     /// How many groups it has.
     pub groups: u32,
-    /// Whether it takes more.
+    /// Whether the executor takes more groups.
     pub room: Room,
 }
 
@@ -14,13 +14,14 @@ pub struct Load {
 pub enum Room {
     /// It takes groups.
     Open,
-    /// It has no free slot: it keeps what it has.
+    /// It has no free slot: it keeps its groups, and gets no further ones.
     Full,
     /// It shuts down or is switched off: its groups must leave.
     Off,
 }
 
-/// The executor that gets the next group: the one with the fewest groups among those with room; among equals, the first.
+/// The index of the executor that gets the next group: the one with the fewest groups among those with room; among equals, the first. `None`
+/// if no executor has room.
 ///
 /// ```
 /// use rondel_core::pump::{Load, Room, least_loaded};
@@ -36,8 +37,8 @@ pub fn least_loaded(loads: &[Load], per_executor: Option<u32>) -> Option<usize> 
     loads_with_room.min_by_key(|(_, load)| load.groups).map(|(index, _)| index)
 }
 
-/// The executor from which one group moves to another executor: one that is off, or the one with the most groups if another has at least
-/// two fewer. `None` if no group needs to move, or no other executor has room.
+/// The index of the executor from which one group moves to another executor: one that is off or, without such an executor, the one with the
+/// most groups if another has at least two fewer. `None` if no group needs to move, or no other executor has room.
 #[must_use]
 pub fn executor_to_unload(loads: &[Load], per_executor: Option<u32>) -> Option<usize> {
     let target_index = least_loaded(loads, per_executor)?;

@@ -41,8 +41,8 @@ impl Root {
         !matches!(self.trigger, Trigger::Manual | Trigger::Api | Trigger::Parent | Trigger::Backfill)
     }
 
-    /// The trigger for a run that continues this one outside of the windows of the schedule; `None` if the schedule began this
-    /// one. The trigger keeps the fact that a caller asked for the run, because a later edit or pause depends on it.
+    /// The trigger for a run that continues this run outside of the windows of the schedule; `None` if the schedule began this
+    /// run. The trigger keeps the fact that a caller asked for the run, because a later edit or pause depends on it.
     const fn continued_trigger(self) -> Option<Trigger> {
         match self.trigger {
             Trigger::Manual | Trigger::Api => Some(self.trigger),
@@ -76,7 +76,7 @@ pub struct PumpJobState {
 pub enum RootStep {
     /// It stays as it is.
     Stay,
-    /// A new one begins, planned for this instant.
+    /// A new root run begins, planned for this instant.
     Begin(Timestamp),
     /// A new root run, planned for this instant, continues the newest one, which an edit, a pause or a failure interrupted.
     Continue(Timestamp),
@@ -159,7 +159,7 @@ fn was_interrupted(root: Root) -> bool {
 }
 
 /// The start of a window that an edit or a pause interrupted, and that is still open although the schedule does not open it
-/// again. There are two kinds: that of a pump that ends when it is empty, and that of a run that was triggered by hand.
+/// again. There are two such windows: that of a pump that ends when it is empty, and that of a run that was triggered by hand.
 fn interrupted_window_start(job: &Job, pump: &Pump, newest_root: Root, now: Timestamp) -> Option<Timestamp> {
     let ends_empty = !job.timetable.schedules.is_empty() && pump.until == Until::Empty;
     let is_by_hand =

@@ -8,7 +8,7 @@ use crate::time::Timestamp;
 pub struct Totals {
     /// Items without an owner.
     pub free: u32,
-    /// Items that a group has.
+    /// Items that a group has, and was not asked to release.
     pub dealt: u32,
     /// Items that a group was asked to release.
     pub releasing: u32,

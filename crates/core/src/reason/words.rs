@@ -23,7 +23,7 @@ pub struct RunStatusFacts<'a> {
 }
 
 impl<'a> RunStatusFacts<'a> {
-    /// The facts about the present attempt of a run.
+    /// The facts about the current attempt of a run.
     #[must_use]
     pub fn of(run: &'a Run) -> Self {
         let (status, reason) = (run.shown_status(), run.reason_in_words());
@@ -76,7 +76,7 @@ pub fn sentence(facts: RunStatusFacts<'_>, lang: Lang) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(in_lang(lang, " ", "")))
 }
 
-/// Explains the end of an attempt that was followed by another one.
+/// Explains the end of an attempt that was followed by another one; `None` if the attempt has no reason.
 #[must_use]
 pub fn attempt_sentence(attempt: &Attempt, lang: Lang) -> Option<String> {
     let no_detail = ReasonDetail::default();
@@ -453,7 +453,7 @@ fn app_text(detail: &ReasonDetail, lang: Lang) -> String {
     }
 }
 
-/// ` for 5 min`, or `5 分钟内`.
+/// How long the run waited: ` for 5 min`, or `5 分钟内`.
 fn waited_text(detail: &ReasonDetail, lang: Lang) -> String {
     match (detail.waited_ms, lang) {
         (None, Lang::En) => " until the queue timeout".to_owned(),

@@ -21,7 +21,7 @@ pub enum Answer {
     No,
 }
 
-/// Picks the first candidate of the list that answered yes. It waits while an earlier candidate has not answered, until
+/// Picks the first candidate of the list that answered yes, but waits while a candidate before it has not answered, until
 /// the time for answers has passed. The shards of a fire go to all candidates that answered yes, in turn.
 pub(super) fn first_yes(request: &RouteRequest<'_>) -> Choice {
     let answer = |index: &usize| request.candidates[*index].answer;

@@ -1,4 +1,4 @@
-//! First: the first executor by name (XXL-JOB's FIRST). Remembers nothing. Shards go to the executors in turn, from the first on.
+//! First: the first executor by name (XXL-JOB's FIRST). Remembers nothing. Shards go to the executors in turn, beginning with the first.
 
 use super::memory::Memory;
 use super::request::{Choice, RouteRequest};

@@ -25,7 +25,7 @@ impl HashPoints {
         Self::at(name, name)
     }
 
-    /// Computes the points from `address` instead of the name, for executors of XXL-JOB: there `address` is the address, as in XXL-JOB.
+    /// Computes the points from `address` instead of the name: executors of XXL-JOB are placed by their address, as in XXL-JOB.
     #[must_use]
     pub fn at(name: &str, address: &str) -> Self {
         let mut points = Box::new([0; POINT_COUNT]);

@@ -1,4 +1,4 @@
-//! Last: the last executor by name (XXL-JOB's LAST). Remembers nothing. Shards go to the executors in turn, from the last on, backwards.
+//! Last: the last executor by name (XXL-JOB's LAST). Remembers nothing. Shards go to the executors in turn, backwards from the last one.
 
 use super::memory::Memory;
 use super::request::{Choice, RouteRequest, nth_wrapping};

@@ -1,4 +1,4 @@
-//! Least active: picks the executor with the fewest runs, those of all jobs counted; among equals, a random one. Corresponds to easyJob's router
+//! Least active: picks the executor with the fewest runs, of whatever job; among equals, a random one. Corresponds to easyJob's router
 //! *least count*. Keeps no memory.
 
 use super::memory::Memory;

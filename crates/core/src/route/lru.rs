@@ -1,5 +1,5 @@
 //! LRU: the executor that this job used least recently (XXL-JOB's LRU). Remembers for each executor a number that rises with each use, for
-//! a day. An executor that comes online waits until the others have had their turn. Among those never used it picks at random, so that jobs
+//! a day. An executor that comes online waits until the others have had their turn. Among executors never used it picks at random, so that jobs
 //! created together do not all begin with the first.
 
 use super::memory::Memory;

@@ -8,7 +8,7 @@ use super::request::{Choice, RouteRequest};
 use crate::id::JobId;
 use crate::spec::Route;
 
-/// Upper bound on the remembered jobs and names, about 32 bytes each; beyond it everything is forgotten.
+/// Upper bound on the remembered jobs and names, about 32 bytes each; beyond it, all memories are deleted.
 const ENTRY_MAX: usize = 1_000_000;
 
 /// The memories of all jobs of a node.

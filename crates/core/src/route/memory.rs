@@ -51,7 +51,7 @@ impl Memory {
         self.turn = Some(turn);
     }
 
-    /// The uses of each candidate. Executors that are no longer candidates are forgotten; `newcomer` returns the uses of new ones.
+    /// The uses of each candidate. Executors that are no longer candidates are forgotten; `newcomer` returns the uses of each new one.
     pub(super) fn uses(
         &mut self,
         candidates: &[Candidate<'_>],
@@ -71,7 +71,7 @@ impl Memory {
         &mut self.uses
     }
 
-    /// Its number of entries, which is limited over all jobs; 0 before a router has used it.
+    /// The number of its entries, whose sum over all jobs is limited; 0 before a router has used it.
     pub(super) fn entry_count(&self) -> usize {
         if self.route.is_some() { 1 + self.uses.len() } else { 0 }
     }

@@ -1,5 +1,5 @@
-//! Random: any executor (XXL-JOB's RANDOM). Remembers nothing. The shards of a fire go to the executors in turn, from a random
-//! one on.
+//! Random: any executor (XXL-JOB's RANDOM). Remembers nothing. The shards of a fire go to the executors in turn, beginning with
+//! a random one.
 
 use super::memory::Memory;
 use super::request::{Choice, RouteRequest};

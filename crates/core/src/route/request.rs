@@ -26,7 +26,7 @@ pub struct Candidate<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct RouteRequest<'a> {
     pub job: JobId,
-    /// Key on the ring of consistent hash in place of the job's id.
+    /// The key that is hashed onto the consistent-hash ring; `None` for the job's id.
     pub hash_key: Option<&'a str>,
     /// Index of its shard.
     pub shard: usize,
@@ -39,8 +39,8 @@ pub struct RouteRequest<'a> {
     /// All executors that are online and eligible, in the order of their names.
     pub candidates: &'a [Candidate<'a>],
     pub now: Timestamp,
-    /// A random number. It is the same for all shards of a fire, so that they go to the executors in turn, from the
-    /// same one on.
+    /// A random number. It is the same for all shards of a fire, so that the shards go to the executors in turn, beginning at
+    /// one place in the list.
     pub draw: u32,
     /// Whether the wait for answers has ended.
     pub is_wait_over: bool,
@@ -77,7 +77,7 @@ impl RouteRequest<'_> {
         self.candidates.iter().enumerate().filter(is_open).map(|(index, _)| index)
     }
 
-    /// The open candidate for this shard if the shards of a fire go to the executors in turn, from number `start` on.
+    /// The open candidate for this shard if the shards of a fire go to the executors in turn, beginning with number `start`.
     pub(super) fn candidate_in_turn(&self, start: u32) -> Option<usize> {
         nth_wrapping(self.open(), usize::try_from(start).unwrap_or(0).wrapping_add(self.shard_offset()))
     }
@@ -94,7 +94,7 @@ impl RouteRequest<'_> {
         self.draw.wrapping_add(step.wrapping_mul(0x9E37_79B9))
     }
 
-    /// The open candidate with the lowest value; a random one of them if several have it.
+    /// The open candidate with the lowest value; if several candidates have it, a random one of these.
     pub(super) fn least(&self, value: impl Fn(usize) -> u64) -> Option<usize> {
         let least_value = self.open().map(&value).min()?;
         let start = usize::try_from(self.random_number()).unwrap_or(0);

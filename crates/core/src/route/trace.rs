@@ -25,9 +25,9 @@ const TAIL_LEN_MAX: usize = 120;
 pub enum Refusal {
     /// It has as many runs as it accepts.
     Full,
-    /// It is shutting down, or its switch is at draining.
+    /// It is shutting down, or its switch is set to `draining`.
     Draining,
-    /// Its switch is at stopped.
+    /// Its switch is set to `stopped`.
     Stopped,
     HadPreviousAttempt,
     /// It answered that it is not free for the job.
@@ -140,11 +140,11 @@ pub struct Trace {
     pub route: String,
     /// Names of the eligible executors, as far as they are listed.
     pub of: Vec<String>,
-    /// How many more were eligible.
+    /// How many more executors were eligible.
     pub of_more: usize,
     /// Executors that could not take the run, each with the word for its [`Refusal`], as far as they are listed.
     pub refused: BTreeMap<String, String>,
-    /// How many more could not.
+    /// How many more executors could not take the run.
     pub refused_more: usize,
     /// Milliseconds waited, by what the run waited for or why a server was late.
     pub waited: BTreeMap<String, u64>,

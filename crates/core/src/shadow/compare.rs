@@ -1,5 +1,5 @@
-//! Compares fires of Rondel with those of the scheduler that it is to replace: which fires both had, and which only one
-//! of them.
+//! Compares fires of Rondel with those of the scheduler that Rondel is to replace: which fires both had, and which only one
+//! of them had.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::reason::milliseconds;
 use crate::time::Timestamp;
 use crate::word_enum::word_enum;
 
-/// Maximum difference between the two schedulers' instants of one fire: the other one may store rounded seconds.
+/// Maximum difference between the two schedulers' instants of one fire: the other scheduler may store
+/// rounded seconds.
 pub const SAME_FIRE_WITHIN: Duration = Duration::from_millis(1_500);
 /// Maximum number of differences that one comparison names.
 pub const DIFFERENCE_COUNT_MAX: usize = 100;
@@ -55,7 +56,7 @@ pub struct OldFire {
 }
 
 impl OldFire {
-    /// The instant that is compared with Rondel's: the planned one if it is known, else the one at which it was sent.
+    /// The instant that is compared with Rondel's: the planned instant if it is known, else the instant at which the fire was sent.
     #[must_use]
     pub fn at(&self) -> Timestamp {
         self.due_at.unwrap_or(self.started_at)
@@ -332,7 +333,7 @@ impl ComparisonBuilder {
         let mean_ms = |sum: Duration| milliseconds(sum).checked_div(comparison.both).unwrap_or(0);
         (comparison.old_lateness.mean_ms, comparison.rondel_lateness.mean_ms) =
             (mean_ms(self.old_lateness_sum), mean_ms(self.own_lateness_sum));
-        // Routers that choose at random differ all the time: they must not displace fires that were lost or late.
+        // Routers that choose at random cause many differences. These must not displace fires that were lost or late.
         comparison.differences.sort_by_key(|difference| {
             (difference.kind == DifferenceKind::OtherExecutor, difference.at, difference.source_id)
         });
@@ -347,7 +348,7 @@ impl ComparisonBuilder {
 const NAMED_MAX: usize = 10;
 const MORE_PREFIX: &str = "and ";
 
-/// The executors that would have had the shards of a run, in one text.
+/// The executors that would have had the shards of a run, in one text; `None` without executors.
 #[must_use]
 pub fn name_all(names: &[&str]) -> Option<String> {
     let listed_names = names.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");

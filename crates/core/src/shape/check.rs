@@ -104,8 +104,8 @@ impl<'s> Checker<'s> {
         }
     }
 
-    /// Checks the value against the branch of an `anyOf` or `oneOf` that its author meant. If that branch is not clear,
-    /// the value passes here, and deserialization decides.
+    /// Checks the value against the branch of an `anyOf` or `oneOf` that the document's author meant. If that branch is not
+    /// clear, the value passes here, and deserialization decides.
     fn check_choice(&mut self, branches: &'s [Value], value: &mut Value) -> bool {
         let mut branch_iter = branches.iter().filter(|branch| admits(self.root, branch, value));
         if let (Some(only_branch), None) = (branch_iter.next(), branch_iter.next()) {
@@ -176,8 +176,8 @@ impl<'s> Checker<'s> {
         }
     }
 
-    /// Reports keys that this object contains twice. Only the fields of a known object are checked: in free-form parameters the
-    /// last one counts.
+    /// Reports keys that this object contains twice. Only objects with known fields are checked: in free-form parameters, the last
+    /// of two equal keys counts.
     fn check_duplicates(&mut self) {
         let duplicate_pointers: Vec<&String> = self
             .duplicates
@@ -221,7 +221,7 @@ fn unknown_field_message(key: &str, known_keys: &[&str]) -> String {
     format!("unknown field {}{}; known fields: {fields}", quoted(key), closest_word(key, known_keys))
 }
 
-/// The known word closest to `word`, if one is close enough to suggest.
+/// A clause that suggests the known word closest to `word`; empty if no word is close enough.
 fn closest_word(word: &str, known_words: &[&str]) -> String {
     let len = word.chars().count();
     if len > 100 {

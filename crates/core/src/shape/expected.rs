@@ -19,7 +19,7 @@ pub(super) fn branches(schema: &Value) -> Option<&[Value]> {
     branches.as_array().map(Vec::as_slice)
 }
 
-/// The words of which the value has to be one; empty if it may be another string, or no string at all.
+/// The words from which the value must be chosen; empty if it may be another string, or no string at all.
 pub(super) fn allowed_words<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s str> {
     let schema = resolve(root, schema);
     if let Some(word) = schema.get("const").and_then(Value::as_str) {

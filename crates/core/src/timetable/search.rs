@@ -1,7 +1,7 @@
 //! The search for the next fire of a timetable, with a bound on its work.
 //!
 //! A calendar can remove all fires of a schedule for years. A search takes the candidates of all schedules in the order
-//! of their instants, so that a schedule without fires is never searched beyond the next fire of another one. It gives
+//! of their instants, so that a schedule without fires is never searched beyond the next fire of another schedule. It gives
 //! up after a fixed amount of work and returns the instant from which to continue: one job must not delay the scan of
 //! all jobs.
 
@@ -24,7 +24,7 @@ const SHIFT_DAYS_MAX: usize = 366;
 const SHIFT_MAX: Duration = Duration::from_secs(368 * 24 * 3600);
 /// Maximum work of one search, counted in checks of a calendar's rule: some tens of milliseconds.
 const WORK_MAX: u64 = 4_000_000;
-/// Cost of one step of a schedule, in the same unit.
+/// Cost of one step of a schedule, in checks of a calendar's rule.
 const STEP_WORK: u64 = 100;
 /// Work that each found fire adds to the budget of a search that continues after it.
 const WORK_PER_FIRE: u64 = 2_000;
@@ -133,8 +133,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The first fire if the calendar moves each fire on a day outside it to the nearest day inside: in this direction, and at the
-    /// same time of day.
+    /// The first fire under a calendar that moves each fire on a day outside of it to the nearest day inside, in this direction and
+    /// at the same time of day.
     fn next_shifted(
         &mut self,
         after: Timestamp,
@@ -220,7 +220,8 @@ impl Shift<'_> {
         }
     }
 
-    /// The first fire on this day, among the day's own fires and those moved to it; `None` if the day is outside the calendar.
+    /// The first fire on this day, among the day's own fires and those moved to it; `None` if there is none, as on a day outside the
+    /// calendar.
     fn first_on(&mut self, day: NaiveDate) -> Option<Timestamp> {
         if !self.has_day(day) {
             return None;

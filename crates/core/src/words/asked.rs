@@ -11,8 +11,8 @@ use crate::time::{Timestamp, parse_duration};
 const DAYS: [(&str, u64); 6] = [("today", 0), ("yesterday", 1), ("今天", 0), ("昨天", 1), ("前天", 2), ("昨日", 1)];
 
 /// The instants that a question means on the clock of a zone: `02:30` (the last one), `yesterday 02:30`, `2026-11-21 02:30`, `3h ago`,
-/// `now`, or an instant with its offset. Two if the clock shows the time twice, none if it skips it; `None` for anything else, and outside
-/// of the years 1970 to 2199.
+/// `now`, or an instant with its offset. Two if the clock shows the time twice, none if the clock skips the time; `None` for any other text,
+/// and outside of the years 1970 to 2199.
 ///
 /// ```
 /// use rondel_core::cron::Tz;
@@ -60,14 +60,14 @@ fn is_in_range(at: Timestamp) -> bool {
     (Timestamp::EPOCH..Timestamp::from_secs(7_258_118_400)).contains(&at)
 }
 
-/// `3h ago`, `3h 前`.
+/// Reads a length of time ago: `3h ago`, `3h 前`.
 fn parse_ago(text: &str, now: Timestamp) -> Option<Timestamp> {
     let length = text.strip_suffix("ago").or_else(|| text.strip_suffix('前'))?;
     let at = now.saturating_sub(parse_duration(length.trim()).ok()?);
     is_in_range(at).then_some(at)
 }
 
-/// `yesterday 02:30`; midnight without a time.
+/// Reads a day in words, with or without a time: `yesterday 02:30`. Without a time, it is midnight.
 fn day_and_time(text: &str, today: NaiveDate) -> Option<NaiveDateTime> {
     let (time_text, days_back) =
         DAYS.iter().find_map(|(word, days_back)| Some((text.strip_prefix(word)?, *days_back)))?;
@@ -78,7 +78,7 @@ fn day_and_time(text: &str, today: NaiveDate) -> Option<NaiveDateTime> {
     Some(today.checked_sub_days(Days::new(days_back))?.and_time(time))
 }
 
-/// `02:30`: its last occurrence that is not in the future.
+/// The last instants, not in the future, at which the clock showed a time of day: two if it showed the time twice.
 fn last_shown(zone: Tz, time: NaiveTime, (local_now, now): (NaiveDateTime, Timestamp)) -> Option<Vec<Timestamp>> {
     let today = local_now.date().and_time(time);
     if today <= local_now {
@@ -98,7 +98,7 @@ fn time_of_day(text: &str) -> Option<NaiveTime> {
     parse("%H:%M").or_else(|| parse("%H:%M:%S%.f"))
 }
 
-/// `2026-11-21 02:30` or with a `T`; midnight without a time.
+/// Reads a date, with or without a time: `2026-11-21 02:30`, or with a `T` between them. Without a time, it is midnight.
 fn date_and_time(text: &str) -> Option<NaiveDateTime> {
     let parse = |format| NaiveDateTime::parse_from_str(text, format).ok();
     let formats = ["%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S%.f"];

@@ -114,7 +114,7 @@ impl Days {
     }
 }
 
-/// `09:00`, or `09:00:30`.
+/// A time of day, with its seconds if they are not 0: `09:00`, or `09:00:30`.
 pub(super) fn time_text(hour: u32, minute: u32, second: u32) -> String {
     if second == 0 { format!("{hour:02}:{minute:02}") } else { format!("{hour:02}:{minute:02}:{second:02}") }
 }

@@ -114,7 +114,7 @@ fn seconds_in_minutes_text(seconds: &Shape, minutes: &Shape) -> String {
     }
 }
 
-/// `at minutes 5 and 10 to 20 of each hour`
+/// Describes the numbers of a unit within a larger one: `at minutes 5 and 10 to 20 of each hour`.
 fn units_text(shape: &Shape, unit: &str, larger_unit: &str) -> String {
     match shape {
         Shape::All => format!("every {unit}"),

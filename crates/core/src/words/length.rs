@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Lang;
 
-/// `1 hour 30 minutes`; a zero length is `0 seconds`.
+/// A length of time in words: `1 hour 30 minutes`. Units that are 0 are left out; a zero length is `0 seconds`.
 ///
 /// ```
 /// use std::time::Duration;

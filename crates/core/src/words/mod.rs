@@ -68,7 +68,7 @@ pub fn cron(expression: &CronExpr, lang: Lang) -> String {
     }
 }
 
-/// How an expression was read.
+/// The syntax in which an expression was read, as a clause.
 #[must_use]
 pub const fn dialect(dialect: Dialect, lang: Lang) -> &'static str {
     match (lang, dialect) {

@@ -48,7 +48,7 @@ pub fn timetable(table: &Timetable, lang: Lang) -> Vec<String> {
     table.schedules.iter().map(describe).collect()
 }
 
-/// When a schedule fires, from its definition; `None` if that is not valid.
+/// When a schedule fires, from its definition; `None` if the definition is not valid.
 #[must_use]
 pub fn schedule_spec(spec: &ScheduleSpec, lang: Lang) -> Option<String> {
     Schedule::compile("", spec).ok().map(|compiled| schedule(&compiled, lang))

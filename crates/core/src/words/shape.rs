@@ -8,7 +8,7 @@ const LISTED_MAX: usize = 4;
 pub(super) enum Shape {
     /// All numbers of the range.
     All,
-    /// Three or more at equal distances of at least 2.
+    /// Three or more numbers at equal distances of at least 2.
     Step {
         from: u32,
         to: u32,
@@ -21,7 +21,7 @@ pub(super) enum Shape {
 }
 
 impl Shape {
-    /// The shape of rising numbers from `low` to `high`.
+    /// The shape of numbers in ascending order, within the range from `low` to `high`.
     pub(super) fn of(values: &[u32], low: u32, high: u32) -> Self {
         let count = high - low + 1;
         if u32::try_from(values.len()) == Ok(count) {
@@ -95,7 +95,7 @@ pub(super) fn range_words(ranges: &[(u32, u32)], name: impl Fn(u32) -> String, t
     ranges.iter().flat_map(describe).collect()
 }
 
-/// Words one after another: `a, b and c`.
+/// Joins words into one list: `a, b and c`.
 pub(super) fn join_words(words: &[String], separator: &str, last_separator: &str) -> String {
     match words {
         [] => String::new(),

@@ -87,7 +87,7 @@ fn seconds_in_minutes_text(seconds: &Shape, minutes: &Shape) -> String {
     }
 }
 
-/// `每小时的第5、10至20分`
+/// Describes the numbers of a unit within a larger one: `每小时的第5、10至20分`.
 fn units_text(shape: &Shape, (larger_unit, unit, length_unit): (&str, &str, &str)) -> String {
     match shape {
         Shape::All => format!("每{length_unit}"),
