@@ -58,12 +58,12 @@ pub trait Upkeep {
 /// Finds jobs that no scan sees although they should fire, and repairs them.
 #[async_trait]
 pub trait Heal {
-    /// Jobs that should fire but have no next fire, so that no scan sees them: at most `limit`. Among the jobs that wait for the end of a
+    /// Jobs that should fire but have no next fire, so that no scan sees them; at most `limit`. Among the jobs that wait for the end of a
     /// run, one call checks some thousands, and the next call continues after them.
     async fn stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>>;
 
-    /// Sets the next fire of a stuck job if the job is still as it was seen. `next_fire_at` is `None` if the job correctly has no next
-    /// fire, or if the end of the run that it waits for will set one.
+    /// Sets the next fire of a stuck job; `false` if the job has changed since it was read as stuck. `next_fire_at` is `None` if the job
+    /// correctly has no next fire, or if the end of the run that it waits for will set one.
     async fn heal_job(&self, stuck_job: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool>;
 
     /// Removes the home of jobs whose home is a node that was removed, so that the scans of all nodes see these jobs; at most `limit`.

@@ -14,8 +14,8 @@ use crate::streams::LastSessions;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeadNode {
     pub id: NodeId,
-    /// Which node had fenced the lease by then. A lease that another node has fenced since is left to that node, because the limits of the
-    /// dead node are there.
+    /// The node that had fenced the lease by then; `None` if it was not fenced. A lease that another node has fenced since is left to that
+    /// node, because that node is now the home of the dead node's limits.
     pub fenced_by: Option<NodeId>,
 }
 
@@ -27,8 +27,8 @@ impl From<NodeId> for DeadNode {
 }
 
 impl DeadNode {
-    /// Whether `own_node` leaves the runs of this node to another one. `fenced_by` is the node that has fenced its lease by now, and
-    /// `is_living` says whether a node among those to be adopted lives after all.
+    /// Whether `own_node` leaves the runs of this node to another node. `fenced_by` is the node that has fenced this node's lease by now.
+    /// `is_living` returns whether a node among those to be adopted is alive after all.
     pub(crate) fn is_left_to_fencer(
         &self,
         own_node: NodeId,
@@ -63,8 +63,8 @@ pub struct OrphanedJob {
 pub struct OrphanedJobs {
     /// Jobs with open runs under leases that have ended, those with the fewest such runs first.
     pub jobs: Vec<OrphanedJob>,
-    /// The dead nodes whose leases have ended and are fenced, except those that are left to another fencer. Nothing new is stored under these leases, except runs that another node
-    /// inserts in the name of a job's home.
+    /// The dead nodes whose leases have ended and are fenced, except nodes that are left to another fencer. Nothing new is stored under
+    /// these leases, except runs that another node inserts for a job's home.
     pub fenced: Vec<NodeId>,
     /// This node's own lease is no longer valid: nothing was read.
     pub is_refused: bool,
@@ -117,13 +117,13 @@ pub(crate) fn fewest_first(counts: impl IntoIterator<Item = (JobId, u64)>, limit
 #[async_trait]
 pub trait Adopt {
     /// Fences those leases of `dead_nodes` that have ended by the database's clock. A lease that is fenced already has ended, even if the
-    /// clock has stepped back to before its end. The limits of the dead nodes get this node as their home, and the runs must go to the same
-    /// node: a lease that another node has fenced since `dead_nodes` were read is left to that node. Returns at most `limit` jobs with open runs that no living lease owns: runs of earlier
-    /// epochs of this node, and runs of `dead_nodes`. Jobs with few such runs come first, so that a job that fires each second does not wait
-    /// for the backlog of another job.
+    /// clock has stepped back to before its end. This node becomes the home of the dead nodes' limits, and the runs must go to the same
+    /// node as the limits. Therefore a lease that another node has fenced since `dead_nodes` were read is left to that node. Returns at
+    /// most `limit` jobs with open runs that no living lease owns: runs of earlier epochs of this node, and runs of `dead_nodes`. Jobs with
+    /// few such runs come first, so that a job that fires each second does not wait for the backlog of another job.
     async fn orphaned_jobs(&self, token: LeaseToken, dead_nodes: &[DeadNode], limit: u32) -> Result<OrphanedJobs>;
 
-    /// Those of `jobs` that have open runs under earlier leases of this node.
+    /// The jobs among `jobs` that have open runs under earlier leases of this node.
     async fn jobs_open_under_earlier_leases(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>>;
 
     /// Takes over all open runs of these jobs that [`orphaned_jobs`](Self::orphaned_jobs) counts. If only some of a job's runs were taken,
