@@ -109,8 +109,8 @@ impl SqlStore {
         matches!(tokio::time::timeout(PROBE_TIMEOUT, ping).await, Ok(Ok(())))
     }
 
-    /// Reads the largest packet that the database accepts. A statement stays below a quarter of that: rows are filled up to a power of two,
-    /// and the length in front of each value also counts.
+    /// Reads the largest packet that the database accepts. A statement stays below a quarter of that size, because rows are filled up to a
+    /// power of two, and the length in front of each value also counts.
     pub(super) async fn read_packet_max(&self) -> crate::Result<()> {
         if self.statements.dialect() != Dialect::MySql {
             return Ok(());

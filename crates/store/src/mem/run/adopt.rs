@@ -48,7 +48,8 @@ impl Adopt for MemStore {
 }
 
 impl State {
-    /// Fences the dead nodes. Returns the leases that have ended: earlier ones of this node, and all of the dead nodes.
+    /// Fences the dead nodes, except nodes that are left to another fencer, and takes over the limits of the fenced nodes. Returns the
+    /// leases that have ended: earlier leases of this node, and all leases of the fenced nodes.
     fn fence_nodes(&mut self, token: LeaseToken, dead_nodes: &[DeadNode], now: Timestamp) -> Vec<EndedLeases> {
         let mut ended_leases = Vec::new();
         let is_left_to_fencer = |dead_node: &DeadNode| {

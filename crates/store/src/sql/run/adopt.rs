@@ -172,8 +172,8 @@ struct Orphan {
 }
 
 impl Tx<'_> {
-    /// Fences the dead nodes, except those that are left to another fencer. Returns the leases that have ended: earlier ones of this node, and
-    /// all of the dead nodes.
+    /// Fences the dead nodes, except nodes that are left to another fencer. Returns the leases that have ended: earlier leases of this
+    /// node, and all leases of the fenced nodes.
     async fn fence_nodes(
         &mut self,
         token: LeaseToken,
