@@ -311,8 +311,8 @@ pub trait Alerts {
     /// Events that rules have not evaluated yet, the oldest runs first, at most `limit`.
     async fn alert_events(&self, namespace: NamespaceId, limit: u32) -> Result<Vec<AlertEvent>>;
 
-    /// The open incidents of a rule about these subjects, and the rule's open group. Also the numbers of open incidents outside and inside
-    /// the group, and those of the subjects that the group has counted.
+    /// The open incidents of a rule about these subjects, and the rule's open group. Also the number of open incidents outside the group,
+    /// the number inside it, and which of the subjects the group has counted.
     async fn open_incidents(&self, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> Result<OpenIncidents>;
 
     /// The open incidents of a rule, except groups, at most `limit`.

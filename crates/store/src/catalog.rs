@@ -318,7 +318,7 @@ pub struct DeletedJob {
 pub struct JobQuery {
     /// Only jobs of this app.
     pub app: Option<AppId>,
-    /// Only jobs of these apps: those that the caller may see.
+    /// Only jobs of these apps, which are the ones that the caller may see.
     pub within: Option<Vec<AppId>>,
     /// Only jobs whose name contains this.
     pub name_contains: Option<String>,

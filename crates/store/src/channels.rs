@@ -210,7 +210,7 @@ pub struct IncidentMessage {
     pub try_count: i32,
     /// When it was written.
     pub created_at: Timestamp,
-    /// When it is tried next, or was last tried.
+    /// When it is tried next. For a message that is not `waiting`, when it was last tried.
     pub at: Timestamp,
     /// Why the last try failed, if that is still stored.
     pub error: Option<String>,

@@ -310,7 +310,7 @@ pub(crate) struct ParentResult {
     pub(crate) result: Option<String>,
 }
 
-/// The parameters of a run that follows from others: those of its job, with the parameters and the results of its parents. Parameters that
+/// The parameters of a run that follows from others: its job's parameters, and the parameters and results of its parents. Parameters that
 /// are not an object are wrapped in one.
 pub(crate) fn params(job_params: &Value, mut parents: Vec<ParentResult>) -> String {
     let mut params = match job_params {

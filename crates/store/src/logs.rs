@@ -56,7 +56,7 @@ pub struct LogChunk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkSize {
     pub sequence: i64,
-    /// How many lines it holds.
+    /// How many lines it has.
     pub line_count: u64,
 }
 

@@ -221,8 +221,8 @@ pub(crate) const fn shard_of(job: &Job) -> (i32, Option<i32>) {
 }
 
 /// The next fire of a fixed delay after a run with this planned instant and this end. The end was measured by an executor's clock, which
-/// may be wrong, so it counts only if it lies between the planned instant and now. The delay begins no earlier than the definition was
-/// saved: the job may have been disabled when the run ended, and the end may have arrived only now.
+/// may be wrong, so it counts only if it lies between the planned instant and now. The delay begins no earlier than the instant at which
+/// the definition was saved, because the job may have been disabled when the run ended, and the end may have arrived only now.
 pub(crate) fn fire_after_delay(
     (fire_at, finished_at): (Timestamp, Timestamp),
     (delay, defined_at): (Duration, Timestamp),

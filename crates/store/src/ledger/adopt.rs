@@ -80,8 +80,8 @@ pub struct Adoption {
 }
 
 /// Whether a run may have been sent under its lease, which ended at `ended_at`. The row of a broadcast is never sent. A run whose row
-/// states what it waits for is marked before it is sent, so without a mark it was not sent. Nor was a run sent if no executor of its app
-/// had a stream when it was due.
+/// states what it waits for is marked before it is sent, so without a mark it was not sent. A run was not sent either if no executor of its
+/// app had a stream when it was due.
 fn may_have_been_sent(run: &Run, ended_at: Timestamp, last_sessions: &LastSessions) -> bool {
     // A shard of a broadcast names the executor that it is meant for, and is sent without a mark.
     let is_unsent = run.is_noted_to_wait() && run.marked_at.is_none() && run.executor.is_none();

@@ -1,4 +1,4 @@
-//! Reading runs.
+//! Reads runs.
 
 use async_trait::async_trait;
 use rondel_core::run::Attempt;
@@ -47,7 +47,7 @@ pub struct RunQuery {
     pub job: Option<JobId>,
     /// Only runs planned up to this instant. Applies only together with `job`.
     pub until: Option<Timestamp>,
-    /// Only runs of these apps: those that the caller may see. Ignored together with `parent`.
+    /// Only runs of these apps, which are the ones that the caller may see. Ignored together with `parent`.
     pub within: Option<Vec<AppId>>,
     /// Only runs with one of these statuses; empty for all.
     pub statuses: Vec<RunStatus>,

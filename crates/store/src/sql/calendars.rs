@@ -75,7 +75,7 @@ pub(super) const FIND_OUTDATED_CALENDARS: Statement = Statement {
     text: "SELECT calendar.id, calendar.version FROM calendar WHERE (SELECT job.calendar_version FROM job \
            WHERE job.calendar_id = calendar.id ORDER BY job.calendar_version LIMIT 1) < calendar.version LIMIT ?",
 };
-/// A deleted job has no calendar.
+/// Needs no condition that leaves out deleted jobs, because the row of a deleted job has no calendar.
 pub(super) const FIND_OUTDATED_JOBS: Statement = Statement {
     name: "jobs_behind",
     text: "SELECT id FROM job WHERE calendar_id = ? AND calendar_version < ? ORDER BY calendar_version LIMIT ?",

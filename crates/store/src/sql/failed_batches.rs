@@ -57,7 +57,7 @@ impl FailedBatches {
     /// rows.
     fn count_failure(&self, operation: &'static str, first_row_id: i64, row_count: usize) -> u32 {
         let mut batches = self.lock();
-        // A batch that is in the list takes no further room, and keeps its count.
+        // A batch that is in the list already takes no additional place, and keeps its count.
         if batches.len() >= FAILED_BATCH_MAX && !batches.contains_key(&(operation, first_row_id)) {
             batches.pop_first();
         }

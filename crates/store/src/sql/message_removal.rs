@@ -1,4 +1,4 @@
-//! Removal of messages and deliveries: the old ones, and those of deleted channels.
+//! Removes old messages and deliveries, and the messages and deliveries of deleted channels.
 
 use rondel_core::{ChannelId, IdGen, Timestamp};
 

@@ -1,4 +1,4 @@
-//! Opening a database: the address, the pools, the settings of a session, the lock on a file.
+//! Opens a database: parses the address, opens the pools, sets each session, and locks a database file.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};

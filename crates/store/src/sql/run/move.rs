@@ -247,7 +247,7 @@ impl Move for SqlStore {
     }
 }
 
-/// The error that rolls a transaction back because the node that was to get its jobs has stopped, or is to keep none.
+/// The error that rolls a transaction back because the node that should get its jobs has stopped, or should keep no jobs.
 fn takes_no_jobs(operation: &'static str) -> StoreError {
     failure::refused(operation, "the other node takes no jobs any more")
 }
