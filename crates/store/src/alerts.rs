@@ -398,7 +398,8 @@ pub trait Alerts {
     async fn dead_letter_count(&self, namespace: NamespaceId, limit: u32) -> Result<u64>;
 
     /// For each of these jobs, the planned instant of its newest successful run, read from the ledger. Only runs planned from `since` on
-    /// count. Shards do not count, nor do groups of a pump that moved to another executor. Jobs without such a run are left out.
+    /// count. Shards do not count, and groups of a pump that moved to another executor do not count either. Jobs without such a run are
+    /// left out.
     async fn newest_successes_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>>;
 }
 

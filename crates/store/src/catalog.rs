@@ -263,7 +263,7 @@ pub enum JobCreated {
     NoChannel(String),
     /// The job's parameters name this script, or this version of a script, which does not exist.
     NoScript(ScriptRef),
-    /// The parents that the job names do not exist, the job would follow from itself, or the graph would be too deep.
+    /// A parent that the job names does not exist, the job would follow from itself, or the graph would be too deep.
     BadParents(Vec<FieldError>),
 }
 
@@ -283,7 +283,7 @@ pub enum JobSaved {
     NoChannel(String),
     /// The job's parameters name this script, or this version of a script, which does not exist.
     NoScript(ScriptRef),
-    /// The parents that the job names do not exist, the job would follow from itself, or the graph would be too deep.
+    /// A parent that the job names does not exist, the job would follow from itself, or the graph would be too deep.
     BadParents(Vec<FieldError>),
     /// The job cannot be renamed, because these jobs follow from it. At most a hundred are listed.
     IsParent(Vec<String>),
