@@ -1,9 +1,9 @@
 //! Alert rules, their incidents and silences, and the runs that rules have not evaluated yet.
 //!
-//! A run that fails or is skipped leaves an event in the transaction of its verdict, if a rule of its namespace covers such runs. The
-//! decisions of rules are written in one transaction: incidents, messages, the evaluated events, and when each rule is evaluated next.
-//! The transaction names the version of the namespace's alerts that the decisions are based on; if that version is outdated, nothing is
-//! written.
+//! The transaction that stores the verdict of a failed or skipped run also inserts an event, if an enabled rule of the run's namespace is
+//! about events. The decisions of rules are written in one transaction: incidents, messages, the evaluated events, and when each rule is
+//! evaluated next. The transaction names the version of the namespace's alerts that the decisions are based on; if that version is
+//! outdated, nothing is written.
 
 use std::collections::BTreeMap;
 
@@ -72,14 +72,15 @@ pub struct RuleChange<'a> {
     pub spec: &'a RuleSpec,
     /// Name of the caller that saves it.
     pub author: &'a str,
-    /// When it is evaluated next. Ignored if an evaluation is due and the rule still watches the same things: that evaluation stays due.
+    /// When it is evaluated next; `None` for never. Ignored if an evaluation is due and the rule still watches the same things, because
+    /// that evaluation stays due.
     pub check_at: Option<Timestamp>,
     pub now: Timestamp,
 }
 
 /// When a rule that is being saved is evaluated next, and how far its current evaluation has come. `before` is the stored rule that the
-/// change replaces. A check that is due stays due if the rule still watches the same things, because no evaluation has judged the passed
-/// deadline yet.
+/// change replaces. An evaluation that is due stays due if the rule still watches the same things, because no evaluation has judged the
+/// passed deadline yet.
 pub(crate) fn next_evaluation(
     before: Option<&RuleRecord>,
     change: &RuleChange<'_>,
@@ -155,11 +156,11 @@ impl IncidentRecord {
 #[derive(Clone, Copy, Debug)]
 pub struct IncidentQuery<'a> {
     pub namespace: NamespaceId,
-    /// Only open ones, or only resolved ones.
+    /// `Some(true)` for only open incidents, `Some(false)` for only resolved ones.
     pub is_open: Option<bool>,
-    /// Only those about this job.
+    /// Only incidents about this job.
     pub job: Option<JobId>,
-    /// Only those with lower ids than this one.
+    /// Only incidents with ids below this one.
     pub before: Option<IncidentId>,
     /// Only incidents about the apps with these names, or about jobs of these apps: the apps that the caller may see.
     pub within: Option<&'a [String]>,
@@ -310,8 +311,8 @@ pub trait Alerts {
     /// Events that rules have not evaluated yet, the oldest runs first, at most `limit`.
     async fn alert_events(&self, namespace: NamespaceId, limit: u32) -> Result<Vec<AlertEvent>>;
 
-    /// The open incidents of a rule about these subjects, its open group, how many incidents are open outside and inside the group, and which
-    /// of the subjects the group has counted.
+    /// The open incidents of a rule about these subjects, and the rule's open group. Also the number of open incidents outside the group,
+    /// the number inside it, and which of the subjects the group has counted.
     async fn open_incidents(&self, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> Result<OpenIncidents>;
 
     /// The open incidents of a rule, except groups, at most `limit`.
@@ -355,18 +356,18 @@ pub trait Alerts {
     /// Silences of a namespace that end after an instant, sorted by their end.
     async fn silences(&self, namespace: NamespaceId, after: Timestamp) -> Result<Vec<SilenceRecord>>;
 
-    /// Adds a silence; a repeated call adds no second one. `false` if the namespace has [`SILENCE_COUNT_MAX`] that have
-    /// not ended.
+    /// Adds a silence. A repeated call with the same id adds no second one. `false` if the namespace already has [`SILENCE_COUNT_MAX`]
+    /// silences that have not ended.
     async fn add_silence(&self, silence: &SilenceRecord) -> Result<bool>;
 
-    /// Ends a silence now; `false` if there is none, or it has ended.
+    /// Ends a silence now; `false` if there is no such silence, or it has ended.
     async fn end_silence(&self, namespace: NamespaceId, id: SilenceId, now: Timestamp) -> Result<bool>;
 
     /// The maintenance windows of one namespace, or of all, that end after an instant, sorted by their end.
     async fn maintenance(&self, namespace: Option<NamespaceId>, after: Timestamp) -> Result<Vec<MaintenanceRecord>>;
 
-    /// Adds a maintenance window; a repeated call adds no second one. `false` if the namespace has
-    /// [`MAINTENANCE_COUNT_MAX`] that have not ended, or all namespaces together have [`MAINTENANCE_TOTAL_MAX`].
+    /// Adds a maintenance window. A repeated call with the same id adds no second one. `false` if the namespace already has
+    /// [`MAINTENANCE_COUNT_MAX`] windows that have not ended, or all namespaces together have [`MAINTENANCE_TOTAL_MAX`].
     async fn add_maintenance(&self, record: &MaintenanceRecord) -> Result<bool>;
 
     /// Ends a maintenance window now. A window that has not begun becomes empty; a window that has ended stays unchanged. `false` if there
@@ -386,17 +387,19 @@ pub trait Alerts {
         limit: u32,
     ) -> Result<Vec<WatchedJob>>;
 
-    /// The jobs with these ids, without deleted ones.
+    /// The jobs with these ids, except deleted ones.
     async fn watched_jobs_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>>;
 
     /// Acknowledges these failed runs of a namespace. Returns how many of them had not been acknowledged before.
     async fn acknowledge_dead_letters(&self, namespace: NamespaceId, runs: &[RunId]) -> Result<u64>;
 
-    /// Number of failures of a namespace that were not acknowledged, counted up to `limit`.
+    /// Number of dead letters of a namespace, counted up to `limit`. A dead letter is a run that failed for good, was not acknowledged, and
+    /// whose job has not succeeded since.
     async fn dead_letter_count(&self, namespace: NamespaceId, limit: u32) -> Result<u64>;
 
     /// For each of these jobs, the planned instant of its newest successful run, read from the ledger. Only runs planned from `since` on
-    /// count, and shards do not count. Jobs without such a run are left out.
+    /// count. Shards do not count, and groups of a pump that moved to another executor do not count either. Jobs without such a run are
+    /// left out.
     async fn newest_successes_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>>;
 }
 

@@ -91,7 +91,7 @@ pub enum CalendarDeleted {
 pub trait Calendars {
     async fn calendar(&self, namespace: NamespaceId, name: &str) -> Result<Option<CalendarRecord>>;
 
-    /// Calendars of a namespace, sorted by name, after `after_name`, at most `limit`.
+    /// Calendars of a namespace, sorted by name, after `after_name`, at most `limit`. Fails if this server cannot read one of them.
     async fn calendars(
         &self,
         namespace: NamespaceId,
@@ -99,7 +99,7 @@ pub trait Calendars {
         limit: u32,
     ) -> Result<Vec<CalendarRecord>>;
 
-    /// Like [`calendars`](Self::calendars), for a list, with calendars that this server cannot read.
+    /// Like [`calendars`](Self::calendars), without the rules, and including calendars that this server cannot read.
     async fn calendar_outlines(
         &self,
         namespace: NamespaceId,
@@ -110,14 +110,14 @@ pub trait Calendars {
     /// Saves a version of a calendar.
     async fn save_calendar(&self, change: CalendarChange<'_>) -> Result<CalendarSaved>;
 
-    /// Deletes a calendar that no job uses. The caller must check that no other calendar names it.
+    /// Deletes a calendar that no job uses, if it has the expected version; `None` means any. The caller must check that no other calendar
+    /// names it.
     async fn delete_calendar(&self, id: CalendarId, expected_version: Option<i64>) -> Result<CalendarDeleted>;
 
-    /// Jobs, of any namespace, whose newest definition is planned by an outdated version of its calendar.
+    /// Jobs of any namespace whose newest definition is planned by an outdated version of its calendar; at most `limit`.
     async fn jobs_with_outdated_calendar(&self, limit: u32) -> Result<Vec<JobRecord>>;
 
-    /// Names of jobs that use a calendar, sorted, after `after_name`, at most `limit`; `within` limits them to the jobs
-    /// of these apps.
+    /// Names of jobs that use a calendar, sorted, after `after_name`, at most `limit`; `within` limits the result to jobs of these apps.
     async fn jobs_with_calendar(
         &self,
         id: CalendarId,

@@ -103,7 +103,7 @@ impl ListedJob {
         }
     }
 
-    /// Divides jobs into those that this server can read and those that it cannot. Both keep their order.
+    /// Divides jobs into readable and unreadable ones. Both lists keep the order of `jobs`.
     #[must_use]
     pub fn split(jobs: Vec<Self>) -> (Vec<JobRecord>, Vec<UnreadableJob>) {
         let (mut records, mut unreadable_jobs) = (Vec::with_capacity(jobs.len()), Vec::new());
@@ -150,7 +150,7 @@ pub struct VersionRecord {
     pub created_at: Timestamp,
 }
 
-/// A version of a job's definition as the engine needs it. The job may be a deleted one.
+/// A version of a job's definition as the engine needs it. The job may be deleted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Definition {
     pub job: JobId,
@@ -244,7 +244,7 @@ pub struct JobDeletion<'a> {
     pub now: Timestamp,
     /// The greatest time that the database's clock has shown so far; later than `now` if the clock has stepped back.
     pub reached: Timestamp,
-    /// Whether to delete the job even if other jobs follow from it; they then lose it as a parent.
+    /// Whether to delete the job even if other jobs follow from it. These jobs then no longer follow from it.
     pub detaches_followers: bool,
     /// Which queued runs end; `None` ends none.
     pub drops: Option<QueuedDrops<'a>>,
@@ -263,14 +263,15 @@ pub enum JobCreated {
     NoChannel(String),
     /// The job's parameters name this script, or this version of a script, which does not exist.
     NoScript(ScriptRef),
-    /// The parents that the job names do not exist, the job would follow from itself, or the graph would be too deep.
+    /// A parent that the job names does not exist, the job would follow from itself, or the graph would be too deep.
     BadParents(Vec<FieldError>),
 }
 
 /// Outcome of changing a job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum JobSaved {
-    /// It is saved. The runs are those that the change reopened: their instants are in the future, and the caller must notify their home.
+    /// The job is saved. The runs are those that the change reopened. Their instants are in the future, and the caller must notify their
+    /// home.
     Saved(Box<JobRecord>, Vec<Run>),
     /// Another caller changed it first; its current version.
     Conflict(i64),
@@ -282,9 +283,9 @@ pub enum JobSaved {
     NoChannel(String),
     /// The job's parameters name this script, or this version of a script, which does not exist.
     NoScript(ScriptRef),
-    /// The parents that the job names do not exist, the job would follow from itself, or the graph would be too deep.
+    /// A parent that the job names does not exist, the job would follow from itself, or the graph would be too deep.
     BadParents(Vec<FieldError>),
-    /// It cannot be renamed: these jobs follow from it.
+    /// The job cannot be renamed, because these jobs follow from it. At most a hundred are listed.
     IsParent(Vec<String>),
     /// There is no such job.
     NotFound,
@@ -299,7 +300,7 @@ pub enum JobDeleted {
     NotFound,
     /// Another caller changed it first; its current version.
     Conflict(i64),
-    /// These jobs follow from it.
+    /// The job is not deleted, because these jobs follow from it. At most a hundred are listed.
     IsParent(Vec<String>),
 }
 
@@ -317,7 +318,7 @@ pub struct DeletedJob {
 pub struct JobQuery {
     /// Only jobs of this app.
     pub app: Option<AppId>,
-    /// Only jobs of these apps: those that the caller may see.
+    /// Only jobs of these apps, which are the ones that the caller may see.
     pub within: Option<Vec<AppId>>,
     /// Only jobs whose name contains this.
     pub name_contains: Option<String>,
@@ -349,7 +350,7 @@ pub trait Namespaces {
     /// Creates a namespace; `false` if the name is taken.
     async fn create_namespace(&self, namespace: &Namespace, now: Timestamp) -> Result<bool>;
 
-    /// Removes a namespace without jobs, calendars and scripts.
+    /// Removes a namespace that has no jobs, calendars or scripts.
     async fn delete_namespace(&self, id: NamespaceId) -> Result<NamespaceDeleted>;
 
     async fn app(&self, namespace: NamespaceId, name: &str) -> Result<Option<App>>;
@@ -369,22 +370,22 @@ pub trait Catalog {
     /// The job with this name that was deleted last.
     async fn deleted_job(&self, namespace: NamespaceId, name: &str) -> Result<Option<DeletedJob>>;
 
-    /// A page of jobs, with those that this server cannot read.
+    /// A page of jobs, including jobs that this server cannot read.
     async fn listed_jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<ListedJob>>;
 
-    /// Like [`listed_jobs`](Self::listed_jobs), without the jobs that this server cannot read.
+    /// Like [`listed_jobs`](Self::listed_jobs), except the jobs that this server cannot read.
     async fn jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<JobRecord>>;
 
-    /// The jobs with these names, sorted by name, with those that this server cannot read; names without a job are left out.
+    /// The jobs with these names, sorted by name, including jobs that this server cannot read. Names without a job are left out.
     async fn listed_jobs_named(&self, namespace: NamespaceId, names: &[&str]) -> Result<Vec<ListedJob>>;
 
-    /// Like [`listed_jobs_named`](Self::listed_jobs_named), without the jobs that this server cannot read.
+    /// Like [`listed_jobs_named`](Self::listed_jobs_named), except the jobs that this server cannot read.
     async fn jobs_named(&self, namespace: NamespaceId, names: &[&str]) -> Result<Vec<JobRecord>>;
 
-    /// The jobs with these ids, without deleted ones and those that this server cannot read, in the order of their ids.
+    /// The jobs with these ids, except deleted and unreadable jobs, ordered by id.
     async fn jobs_by_id(&self, ids: &[JobId]) -> Result<Vec<JobRecord>>;
 
-    /// Names of these jobs, deleted ones too.
+    /// The names of these jobs, including deleted ones.
     async fn job_names(&self, ids: &[JobId]) -> Result<Vec<(JobId, String)>>;
 
     /// Definitions by job and version, for the engine; those that do not exist or cannot be read are left out.

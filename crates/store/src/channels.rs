@@ -21,7 +21,7 @@ pub const CHANNEL_COUNT_MAX: u32 = 100;
 pub const LEASE_COUNT_MAX: u32 = 500;
 /// Maximum number of messages of one channel that one call returns.
 pub const LEASE_MESSAGES_PER_CHANNEL_MAX: u32 = 500;
-/// Maximum number of uses that the refusal to delete a channel in use names.
+/// Maximum number of uses that a refusal to delete a channel names.
 pub const CHANNEL_USE_COUNT_MAX: usize = 10;
 /// Maximum number of messages of one incident that one call returns.
 pub const INCIDENT_MESSAGE_COUNT_MAX: u32 = 100;
@@ -37,7 +37,7 @@ pub struct Channel {
     pub name: String,
     /// The service.
     pub kind: ChannelKind,
-    /// How the service is used, as JSON. Nothing in it is secret.
+    /// The settings of the service, as JSON, without the secret part.
     pub settings: String,
     /// The secret part of its settings, as JSON. A database stores it sealed (encrypted).
     pub secret: String,
@@ -88,7 +88,7 @@ pub enum ChannelDeleted {
     Conflict(Timestamp),
     /// There is no such channel.
     NotFound,
-    /// It is in use by these. All uses are listed, but at most one more than [`CHANNEL_USE_COUNT_MAX`].
+    /// These use the channel. All uses are listed, but at most one more than [`CHANNEL_USE_COUNT_MAX`].
     Used(Vec<ChannelUse>),
 }
 
@@ -106,7 +106,7 @@ pub struct NewMessage {
     pub number: i32,
     /// Its content; the kind of the notice is the kind of the message.
     pub notice: Notice,
-    /// When it is written. It is due immediately.
+    /// When it is written. The message is due immediately.
     pub created_at: Timestamp,
 }
 
@@ -128,14 +128,14 @@ pub struct WaitingMessage {
 pub struct LeaseChannels<'a> {
     /// The server that sends. It may also take leases that it already holds, for example from before its restart.
     pub node: NodeId,
-    /// Channels to leave out, because the server sends to them at the moment. At most [`LEASE_COUNT_MAX`].
+    /// Channels to leave out, because the server is already sending to them. At most [`LEASE_COUNT_MAX`].
     pub excluded_channels: &'a [ChannelId],
     pub now: Timestamp,
     /// Maximum number of channels, at most [`LEASE_COUNT_MAX`].
     pub channel_max: u32,
     /// Maximum number of messages of each channel, at most [`LEASE_MESSAGES_PER_CHANNEL_MAX`].
     pub messages_per_channel_max: u32,
-    /// Length of the leases: how long no other server sends to the channels.
+    /// Length of the leases. No other server sends to the channels during this time.
     pub hold: Duration,
 }
 
@@ -192,7 +192,7 @@ pub struct Delivery {
     pub verdict: String,
     /// The status that the service answered with, 0 without an answer.
     pub status: i32,
-    /// Why it was not delivered; at most 500 bytes.
+    /// Why it was not delivered, at most 500 bytes; `None` if it was delivered.
     pub error: Option<String>,
 }
 
@@ -210,7 +210,7 @@ pub struct IncidentMessage {
     pub try_count: i32,
     /// When it was written.
     pub created_at: Timestamp,
-    /// When it is tried next, or was last tried.
+    /// When it is tried next. For a message that is not `waiting`, when it was last tried.
     pub at: Timestamp,
     /// Why the last try failed, if that is still stored.
     pub error: Option<String>,
@@ -223,10 +223,12 @@ pub trait Channels {
     /// All channels of a namespace, sorted by name.
     async fn channels(&self, namespace: NamespaceId) -> Result<Vec<Channel>>;
 
-    /// Saves a channel under its name. `expected` is when it was last saved, [`Timestamp::EPOCH`] for a new channel; `None` means any.
+    /// Saves a channel under its name. `expected` is when the channel was last saved, [`Timestamp::EPOCH`] for a new channel; `None` means
+    /// any.
     async fn save_channel(&self, channel: &Channel, expected: Option<Timestamp>) -> Result<ChannelSaved>;
 
-    /// Deletes a channel that nothing uses, with its messages and deliveries. `expected` is when it was last saved; `None` means any.
+    /// Deletes a channel that nothing uses, with its messages and deliveries. `expected` is when the channel was last saved; `None` means
+    /// any.
     async fn delete_channel(
         &self,
         namespace: NamespaceId,
@@ -234,7 +236,7 @@ pub trait Channels {
         expected: Option<Timestamp>,
     ) -> Result<ChannelDeleted>;
 
-    /// Writes messages, except those that exist and those to channels that were deleted; returns how many were written.
+    /// Writes messages, except messages that exist already and messages to deleted channels. Returns how many were written.
     async fn write_messages(&self, messages: &[NewMessage]) -> Result<u64>;
 
     /// Leases channels that have messages due and that no server has leased; the channel whose message has been due longest comes first.
@@ -250,19 +252,20 @@ pub trait Channels {
     /// Records a try of a message that is not stored, such as a test.
     async fn record_test(&self, delivery: &Delivery) -> Result<()>;
 
-    /// Deliveries to a channel with ids below `before`, the latest first, at most `limit`.
+    /// Deliveries to a channel, the latest first, at most `limit`. With `before`, only deliveries with ids below it.
     async fn deliveries(&self, channel: ChannelId, before: Option<DeliveryId>, limit: u32) -> Result<Vec<Delivery>>;
 
     /// Messages about an incident, the latest first, at most `limit`.
     async fn incident_messages(&self, incident: IncidentId, limit: u32) -> Result<Vec<IncidentMessage>>;
 
-    /// The names of the subjects of these messages. Messages that are no longer stored are left out. At most [`DELIVERY_COUNT_MAX`].
+    /// The name of the subject of each of these messages, at most [`DELIVERY_COUNT_MAX`] messages. Messages that are no longer stored are
+    /// left out.
     async fn message_subjects(&self, messages: &[MessageId]) -> Result<Vec<(MessageId, String)>>;
 
     /// The latest try of each channel of a namespace.
     async fn last_deliveries(&self, namespace: NamespaceId) -> Result<Vec<Delivery>>;
 
-    /// Removes what is older than `before`: tries, and messages that no longer wait. Messages of open incidents stay. Removes at most
-    /// `limit` of each, and returns how many were removed.
+    /// Removes tries that are older than `before`, and messages older than `before` that no longer wait. Messages of open incidents stay.
+    /// Removes at most `limit` of each, and returns how many were removed in total.
     async fn forget_messages(&self, before: Timestamp, limit: u32) -> Result<u64>;
 }

@@ -30,9 +30,10 @@ pub struct Node {
     pub name: String,
     /// Its newest epoch.
     pub epoch: i64,
-    /// The end of its lease, by the database's clock; not in the future for a dead node, unless the clock has stepped back.
+    /// The end of its lease, by the database's clock. For a dead node it has passed, unless the clock has stepped back.
     pub lease_until: Timestamp,
-    /// Whether another node has fenced its last lease: it is dead, even if the clock has stepped back to before the end of that lease.
+    /// Whether another node has fenced its last lease. A fenced node is dead, even if the clock has stepped back to before the end of that
+    /// lease.
     pub is_fenced: bool,
     /// The node that fenced that lease, and so became the home of its limits. If that node has died, the one that has taken over from it. `None`
     /// if the lease is not fenced. A server of an earlier version does not record itself here.
@@ -52,7 +53,7 @@ pub struct Node {
 /// The report of a node, sent with each beat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeReport {
-    /// The process is shutting down: it takes no new work, and adopts nothing.
+    /// Whether the process is shutting down. It then takes no new work and adopts nothing.
     pub is_leaving: bool,
     /// How it distributes the jobs that have no living home.
     pub claim_strategy: ClaimStrategy,
@@ -190,7 +191,7 @@ pub struct ExecutorRecord {
     pub last_seen_at: Timestamp,
 }
 
-/// The credentials of an executor: a later hello must match them.
+/// The credentials of an executor, which a later hello must match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecutorProof {
     pub app: AppId,
@@ -221,8 +222,8 @@ pub struct Session {
     pub app: AppId,
     /// When the node last heard the executor on this stream.
     pub last_seen_at: Timestamp,
-    /// When the stream ended; if that was not reported, when the lease under which it was open ended. `None` while it is open, as far as is
-    /// known.
+    /// When the stream ended, or if that was not reported, when the lease under which the stream was open ended. `None` while the stream is
+    /// open, as far as the store knows.
     pub ended_at: Option<Timestamp>,
     /// Whether the executor shut down cleanly: it has no run and takes none.
     pub has_left: bool,
@@ -299,7 +300,7 @@ pub trait Cluster {
     async fn join(&self, request: &JoinRequest) -> Result<Join>;
 
     /// Renews the lease to now + `lease`. `None` if the epoch is no longer current, or if the clock has stepped back by more than a tenth
-    /// of `lease` since the last renewal: then the node must take the next lease.
+    /// of `lease` since the last renewal. In both cases the node must take its next lease.
     async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Renewal>>;
 
     /// Releases the lease: it ends now, or at `reached` if that is later. `reached` is the greater of two instants: the greatest time that
@@ -313,10 +314,10 @@ pub trait Cluster {
     /// Stores the report of the node. Does nothing if the epoch is no longer current.
     async fn report_node(&self, token: LeaseToken, report: &NodeReport) -> Result<()>;
 
-    /// Sets the switch of the node with this name; `false` if there is none.
+    /// Sets the switch of the node with this name; `false` if there is no such node.
     async fn set_node_switch(&self, name: &str, switch: Switch) -> Result<bool>;
 
-    /// Sets the switch of an app; `false` if there is none with this id.
+    /// Sets the switch of an app; `false` if there is no app with this id.
     async fn set_app_switch(&self, app: AppId, switch: Switch) -> Result<bool>;
 
     /// Sets the switch of every executor of an app that has this stable name, including executors that connect later. A switch that is
@@ -326,17 +327,17 @@ pub trait Cluster {
     /// Every switch that is not at [`Switch::Active`].
     async fn switches(&self) -> Result<Switches>;
 
-    /// Removes nodes whose lease ended before `dead_since` and that own nothing: no open run, no job, no limit. The node with the newest id
-    /// stays, so that no id is assigned twice. Returns how many were removed.
+    /// Removes at most `limit` nodes whose lease ended before `dead_since` and that own nothing: no open run, no job with a next fire, no
+    /// limit. The node with the newest id stays, so that no id is assigned twice. Returns how many were removed.
     async fn forget_nodes(&self, dead_since: Timestamp, limit: u32) -> Result<u64>;
 }
 
 /// Executors with their sessions.
 #[async_trait]
 pub trait Executors {
-    /// Stores an executor and its stream to this node, as seen now; either of them may exist already. Returns when the session was opened.
-    /// Stores nothing and returns `None` if the id belongs to an executor of another app or with another secret. `process` is the
-    /// executor's process, if the node sees it on its own host.
+    /// Stores an executor and its stream to this node, as seen now. Both may exist already. Returns when the session was opened. If the id
+    /// belongs to an executor of another app or with another secret, stores nothing and returns `None`. `process` is the executor's
+    /// process, if the node sees it on its own host.
     async fn open_session(
         &self,
         token: LeaseToken,
@@ -352,15 +353,16 @@ pub trait Executors {
     /// later.
     async fn close_session(&self, token: LeaseToken, executor: ExecutorId, end: StreamEnd) -> Result<()>;
 
-    /// Records that the executor shut down cleanly and has no run, so that no node waits for it any more.
+    /// Records that the executor shut down cleanly and has no run, so that no node still waits for it.
     async fn leave_sessions(&self, executor: ExecutorId) -> Result<()>;
 
     /// Every session, open or closed, on which a node has heard the executor since `since`.
     async fn sessions(&self, since: Timestamp) -> Result<Vec<Session>>;
 
-    /// The sessions on which something may have been sent since `since`: those that a node heard since then, those that ended since then,
-    /// and those that are open under a lease that ends after `since`. For the latter two, `last_seen_at` is the end of the session or of
-    /// the lease, because the last recorded beat can look older than what was sent if the database's clock has stepped ahead.
+    /// The sessions on which something may have been sent since `since`. A node has heard the executor on such a session since then, or the
+    /// session has ended since then, or it is open under a lease that ends after `since`. In the last two cases, `last_seen_at` is the end
+    /// of the session or of the lease. If the database's clock has stepped ahead, the last recorded beat can look older than the last
+    /// trigger that was sent.
     async fn sessions_that_may_have_carried(&self, since: Timestamp) -> Result<Vec<Session>>;
 
     /// The executors of a namespace seen since `since`, sorted by app and name.
@@ -369,7 +371,7 @@ pub trait Executors {
     /// The credentials that the hello of this incarnation, or of its successor, must match; `None` if this incarnation was never seen.
     async fn executor_proof(&self, id: ExecutorId) -> Result<Option<ExecutorProof>>;
 
-    /// The incarnations of any app that proved this one to be their predecessor, the newest first, at most `limit`.
+    /// The incarnations, of any app, that proved this one to be their predecessor. The newest comes first; at most `limit`.
     async fn executor_successors(&self, id: ExecutorId, limit: u32) -> Result<Vec<ExecutorId>>;
 
     /// The executors of a namespace seen since `since`, without their details: lists page through these.

@@ -2,8 +2,8 @@
 
 /// Makes a type a [`Store`](crate::Store) that delegates each call to another one. The type has `fn inner(&self)`, which returns the other
 /// store, and `async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T>`, which gets
-/// each call with its name. A wrapper can write some methods itself, in braces after the names of their traits: `claim` and `finish`; if it
-/// writes these, also `note_running`, `check_runs` and `runs`; and if it writes all five, also `change_items`.
+/// each call with its name. A wrapper can implement some methods itself, in braces after the names of their traits. There are three such
+/// sets of methods: `claim` and `finish`; these two with `note_running`, `check_runs` and `runs`; or all of these with `change_items`.
 #[macro_export]
 macro_rules! delegate_store {
     ($wrapper:ty) => {

@@ -68,8 +68,8 @@ impl StoreError {
     }
 }
 
-/// Whether an error of PostgreSQL means that the session was lost: it was ended, or `PgBouncer` lost its session with the database, which it
-/// reports as a protocol violation.
+/// Whether an error of PostgreSQL means that the session was lost: it was ended, or `PgBouncer` lost its session with the database, which
+/// `PgBouncer` reports as a protocol violation.
 fn is_lost_session_of_postgres(code: &str) -> bool {
     code.starts_with("08") || matches!(code, "57P01" | "57P02")
 }
@@ -97,7 +97,7 @@ rondel_core::plain_word_enum! {
     }
 }
 
-/// A database could not be opened.
+/// Why a database could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The URL is not of a kind that Rondel supports.

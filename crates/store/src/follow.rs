@@ -1,9 +1,9 @@
 //! Plans the runs of child jobs: when a run of a fire ends, the jobs that follow from its job may get runs in the same fire. Every store
 //! uses the same plan.
 //!
-//! The plan is computed from the ledger each time that a run of the fire ends, while the row of the fire's first run (its root) is locked.
-//! Therefore the second of two concurrent ends sees the first, an end cannot be counted twice because no count is stored, and an edit of
-//! the jobs applies to fires in progress.
+//! The plan is computed from the ledger each time a run of the fire ends, while the row of the fire's first run (its root) is locked.
+//! Therefore the second of two concurrent ends sees the first. No end is counted twice, because each plan counts anew. An edit of the jobs
+//! applies to fires in progress.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ pub(crate) struct EndedRun {
     /// The id of the first run of its fire, if the run is a child.
     pub(crate) cause: i64,
     pub(crate) trigger: Trigger,
-    /// The run succeeded, but gets its verdict only when its children have ended.
+    /// Whether the run succeeded, but gets its verdict only when its children have ended.
     pub(crate) awaits_children: bool,
 }
 
@@ -77,7 +77,8 @@ pub(crate) struct Child {
     pub(crate) app: AppId,
     pub(crate) version: i64,
     pub(crate) spec: JobSpec,
-    /// Its home if the home's node row exists, even if the node is dead; otherwise the node that stores the ends.
+    /// The lease that owns the job's run: that of the job's home, even if the home is dead, or that of the node that stores the ends if the
+    /// home has no row.
     pub(crate) owner: LeaseToken,
 }
 
@@ -281,8 +282,7 @@ impl FireFacts<'_> {
     }
 }
 
-/// Why a child is refused. The reason is `Shadow` if its parent was itself skipped in shadow mode, because that is no failure of the
-/// parent.
+/// Why a child is refused. The reason is `Shadow` if the parent was itself skipped in shadow mode, because the parent did not fail then.
 fn refusal_reason(fire: &FireGraph<'_>, parent: JobId) -> Reason {
     let verdict = fire.state_of(parent).and_then(|state| state.verdict);
     let is_shadow = verdict == Some((RunStatus::Skipped, Some(Reason::Shadow)));
@@ -301,7 +301,7 @@ pub(crate) struct ParentResult {
     pub(crate) job_name: String,
     pub(crate) run: RunId,
     pub(crate) status: RunStatus,
-    /// Whether it follows from another run itself; then its parameters contain those of its own parents.
+    /// Whether this run itself follows from other runs. Its parameters then contain those of its own parents.
     pub(crate) is_follower: bool,
     /// The run's own parameters, as JSON text; `None` if it has those of its job.
     pub(crate) params: Option<String>,
@@ -310,7 +310,7 @@ pub(crate) struct ParentResult {
     pub(crate) result: Option<String>,
 }
 
-/// The parameters of a run that follows from others: those of its job, with the parameters and the results of its parents. Parameters that
+/// The parameters of a run that follows from others: its job's parameters, and the parameters and results of its parents. Parameters that
 /// are not an object are wrapped in one.
 pub(crate) fn params(job_params: &Value, mut parents: Vec<ParentResult>) -> String {
     let mut params = match job_params {
@@ -337,7 +337,7 @@ pub(crate) fn params(job_params: &Value, mut parents: Vec<ParentResult>) -> Stri
     Value::Object(params).to_string()
 }
 
-/// The parameters of a parent without those that it got from its own parents. With those, the parameters would grow along a chain.
+/// The parameters of a parent without the parameters of its own parents, because parameters would otherwise grow along a chain.
 fn params_without_parents(parent: &ParentResult) -> Value {
     let params = parent.params.as_deref().and_then(|text| serde_json::from_str(text).ok());
     match params.unwrap_or_else(|| parent.job_params.clone()) {

@@ -12,14 +12,14 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _, Row as _};
 const ROW_COUNT_MAX: usize = 200_000;
 const PAGE_LEN: usize = 1_000;
 
-/// The forms of addresses that are expected.
+/// The expected forms of a database's address, as errors show them.
 const MYSQL_FORM: &str = "mysql://USER:PASSWORD@HOST/NAME";
 const POSTGRES_FORM: &str = "postgres://USER:PASSWORD@HOST/NAME";
 
 /// Why a table was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum ForeignError {
-    /// The address is not of an expected kind of database.
+    /// The address is not of an expected kind of database. The second text is the expected form.
     #[error("the database is {0}; expected {1}")]
     Address(String, &'static str),
     /// It has no such table, or none with these columns.

@@ -6,7 +6,7 @@ use rondel_core::edit::EDIT_CUTOFF;
 use rondel_core::{IdGen, NodeId, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-/// The lease that a node acts under; lost when its epoch is no longer the newest.
+/// The lease that a node acts under. The node has lost the lease if its epoch is no longer the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseToken {
     pub node: NodeId,
@@ -28,7 +28,7 @@ pub struct JoinRequest {
     pub may_take_over: bool,
     /// The lease of this name that the caller has held until now. The caller may take the next lease before this one has ended.
     pub held: Option<LeaseToken>,
-    /// How long the caller has been answered [`Join::BeingTakenOver`], by its own clock: the database's clock may step.
+    /// How long the caller has got the answer [`Join::BeingTakenOver`], by its own clock, because the database's clock may step.
     pub waited_for_takeover: Duration,
 }
 
@@ -77,14 +77,15 @@ impl JoinRequest {
     ) -> Option<Timestamp> {
         let is_own = self.held == Some(before);
         let sent_ahead = if mutant::on(Mutant::TakenOverEndsAtOnce) { Duration::ZERO } else { EDIT_CUTOFF };
-        // The lease was renewed at `last` less its length, so the clock has stepped back since if it is not there yet.
+        // The lease was renewed one lease length before `last`. If the clock shows an earlier instant, it has stepped back since.
         let has_stepped_back = now < last - self.lease;
         let ended_at = if is_own || is_fenced || has_stepped_back { last } else { last.min(now + sent_ahead) };
         (is_own || is_fenced || last <= now || self.may_take_over).then(|| ended_at.max(prior))
     }
 
-    /// Whether the caller still waits for the node that has fenced its last lease to take over the open runs of that lease. If the caller may
-    /// take over leases, no other server runs, although the lease of another name may not have ended.
+    /// Whether the caller still waits until the node that has fenced its last lease has taken over the open runs of that lease. It waits
+    /// for at most twice the length of a lease. A caller that may take over leases does not wait, because no other server runs, even if the
+    /// lease of another name has not ended.
     pub(crate) fn waits_for_takeover(&self) -> bool {
         !self.may_take_over && self.waited_for_takeover < self.lease * 2 && !mutant::on(Mutant::JoinsDuringTakeover)
     }
@@ -95,15 +96,15 @@ impl JoinRequest {
     }
 }
 
-/// The end to store for a lease: `until`, or a millisecond earlier if `until` equals `prior`, the end of the earlier leases. If both ends
-/// in the node's row are equal, the node is fenced; without a fence they are equal only if the clock has stepped back. Storing a millisecond
-/// less makes no run count as unsent, because the later of the two ends, which is then `prior`, decides that.
+/// The end to store for a lease: `until`, or a millisecond earlier if `until` equals `prior`, the end of the earlier leases. Equal ends in
+/// a node's row mean that the node is fenced. Without this difference they could also be equal because the clock has stepped back. The
+/// earlier end makes no run count as unsent, because the later of the two ends decides that, which is then `prior`.
 pub(crate) fn distinct_end(until: Timestamp, prior: Timestamp) -> Timestamp {
     if until == prior { until - Duration::from_millis(1) } else { until }
 }
 
-/// The ordinal of the next lease, after `lease_count` leases: the next in turn that no living node has. A restarted node does not keep its
-/// ordinal: if the database's clock has stepped back since, the node would make ids that exist already.
+/// The ordinal of the next lease, after `lease_count` leases: the next in turn that is not taken, or 0 if all are taken. A restarted node
+/// does not keep its ordinal: if the database's clock has stepped back since, the node would make ids that exist already.
 pub(crate) fn next_ordinal(lease_count: i64, is_taken: impl Fn(i64) -> bool) -> i64 {
     let ordinal_in_turn = |step: i64| lease_count.wrapping_add(step).rem_euclid(IdGen::ORDINAL_COUNT);
     (0..IdGen::ORDINAL_COUNT).map(ordinal_in_turn).find(|ordinal| !is_taken(*ordinal)).unwrap_or_default()
@@ -136,11 +137,12 @@ pub enum Join {
         /// The epoch of that lease.
         epoch: i64,
     },
-    /// Another living node has fenced the last lease of this name, and has not yet taken over all open runs of that lease. The request should be
-    /// sent again soon: the other node takes over the rest at once, and after twice the length of a lease the name is given in any case.
+    /// The last lease of this name is fenced, another node is alive, and not all open runs of that lease have been taken over. The caller
+    /// should repeat the request soon. The node that has fenced the lease takes over the rest at once, and after twice the length of a
+    /// lease the request succeeds in any case.
     ///
-    /// If the node took back its remaining runs itself, two nodes would have the runs of one limit that jobs share, and neither would know all
-    /// of them.
+    /// If the caller took back its remaining runs itself, two nodes would have runs under one limit that jobs share, and neither node would
+    /// know all of these runs.
     BeingTakenOver,
 }
 

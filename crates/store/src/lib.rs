@@ -2,20 +2,20 @@
 //!
 //! - [`Namespaces`], [`Catalog`], [`CreateJobs`], [`ChangeJobs`]: namespaces, apps, jobs with their versions;
 //! - [`Accounts`], [`SignIns`], [`Tokens`], [`AuditLog`]: accounts, sign-ins, API tokens, and the log of what callers did;
-//! - [`Calendars`]: business calendars with their versions; [`Scripts`]: scripts with theirs;
+//! - [`Calendars`]: business calendars with their versions; [`Scripts`]: scripts with their versions;
 //! - [`Declarations`]: the sets of jobs that executors' code declares;
 //! - [`Claim`], [`Dispatch`], [`Adopt`], [`Finish`], [`Cancel`], [`Limits`], [`Move`], [`Relay`], [`Runs`], [`SearchRuns`]: due jobs and
 //!   runs, from claim to verdict ([`ledger`]);
 //! - [`Changes`]: recent changes of runs and jobs, for live views;
 //! - [`Cluster`], [`Executors`]: the database's clock, nodes with their leases, executors with their sessions;
-//! - [`Logs`]: the log lines of runs;
+//! - [`Logs`]: the log lines of runs; [`Traces`]: the trace contexts of requested runs;
 //! - [`SavedFilters`]: filters that users saved under names;
 //! - [`RequestKeys`]: idempotency keys, so that a repeated call takes effect once;
 //! - [`Channels`]: destinations of alerts, and the messages to them;
 //! - [`Alerts`]: alert rules, their incidents and silences;
 //! - [`Reports`]: failures by message, and the report schedules of namespaces;
-//! - [`Outbox`]: messages about failures; [`Upkeep`], [`Heal`], [`Stats`]: removal of old rows, repair of stuck jobs, and counts;
-//!   [`Rollups`]: the data of charts and overviews;
+//! - [`Outbox`]: messages about failed and skipped runs; [`Upkeep`], [`Heal`], [`Stats`]: removal of old rows, repair of stuck jobs, and
+//!   counts; [`Rollups`]: the data of charts and overviews;
 //! - [`XxlExecutors`]: executors that speak XXL-JOB's protocol, and the numbers by which they know jobs and runs;
 //! - [`ShadowFires`]: fires of another scheduler, as observed there;
 //! - [`Pumps`]: pump jobs, and the owners of their items.

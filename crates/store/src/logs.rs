@@ -47,7 +47,7 @@ pub struct LogLine {
 pub struct LogChunk {
     pub run: RunId,
     pub attempt: i32,
-    /// Counts the chunks of the attempt from 0, or names its first line: see [`NUMBERED_BY_LINE`].
+    /// The number of the chunk: either counted from 0 in the attempt, or derived from the chunk's first line (see [`NUMBERED_BY_LINE`]).
     pub sequence: i64,
     pub lines: Vec<LogLine>,
 }
@@ -56,7 +56,7 @@ pub struct LogChunk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkSize {
     pub sequence: i64,
-    /// How many lines it holds.
+    /// How many lines it has.
     pub line_count: u64,
 }
 

@@ -70,7 +70,7 @@ pub struct TakeOutbox<'a> {
     pub hold: Duration,
 }
 
-/// Maximum number of namespaces whose messages one call takes, and of those that it leaves out.
+/// Maximum number of namespaces whose messages one call takes, and maximum number of namespaces that it leaves out.
 pub const TAKE_NAMESPACE_MAX: u32 = 500;
 /// Maximum number of messages of one namespace that one call takes.
 pub const TAKE_MESSAGES_PER_NAMESPACE_MAX: u32 = 500;
@@ -79,15 +79,16 @@ pub const TAKE_MESSAGES_PER_NAMESPACE_MAX: u32 = 500;
 pub trait Outbox {
     async fn failure_webhook(&self, namespace: NamespaceId) -> Result<Option<FailureWebhook>>;
 
-    /// Stores the webhook to which failed runs are reported. An existing one gets the new URL and keeps its secret; `true` if this one is
-    /// new.
+    /// Stores the webhook to which failed runs are reported. An existing webhook gets the new URL and keeps its secret. Returns whether
+    /// there was none before.
     async fn put_failure_webhook(&self, namespace: NamespaceId, webhook: &FailureWebhook) -> Result<bool>;
 
     /// Removes the webhook; `false` if there was none.
     async fn delete_failure_webhook(&self, namespace: NamespaceId) -> Result<bool>;
 
-    /// Takes messages that are due at `now`. Namespaces whose messages have been due longest come first, and likewise the messages within a
-    /// namespace. No other server takes them for `take.hold`.
+    /// Takes messages that are due at `now`. If more are due than the limits of `take` allow, the namespaces whose messages have been due
+    /// longest are served first, and in each namespace the messages that have been due longest. No other server takes these messages for
+    /// `take.hold`.
     async fn take_outbox(&self, now: Timestamp, take: TakeOutbox<'_>) -> Result<Vec<OutboxItem>>;
 
     /// Removes messages that were sent or given up.

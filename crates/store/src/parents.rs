@@ -8,14 +8,14 @@ use rondel_core::{FieldError, JobId, JobSpec};
 
 #[derive(Debug)]
 pub(crate) enum ParentError {
-    /// Some do not exist.
+    /// Some parents do not exist.
     Missing(Vec<FieldError>),
-    /// They would close a cycle, or make the graph too deep; the message needs the names of the jobs along the path.
+    /// The parents would close a cycle, or make the graph too deep. The message needs the names of the jobs along the path.
     Graph(BadGraph),
 }
 
-/// Whether a definition names the same parents as `before`, the definition that it replaces. Then the job keeps its edges: a parent that was
-/// deleted meanwhile does not prevent a pause, and another job that has its name by now does not become a parent.
+/// Whether a definition names the same parents as `before`, the definition that it replaces. Then the job keeps its edges. A parent that
+/// was deleted meanwhile does not prevent a pause, and another job that now has the name of the deleted parent does not become a parent.
 pub(crate) fn have_same_parents(spec: &JobSpec, before: &JobSpec) -> bool {
     parent_names(spec) == parent_names(before)
 }
@@ -24,8 +24,8 @@ fn parent_names(spec: &JobSpec) -> BTreeSet<(&str, &'static str)> {
     spec.parents().into_iter().map(|parent| (parent.name, parent.on.as_str())).collect()
 }
 
-/// Resolves and checks the parents of a job. `ids` are the ids of the namespace's jobs, keyed by their names, `edges` are all
-/// edges of the namespace. The job itself need not exist yet.
+/// Resolves and checks the parents of a job. `ids` are the ids of the namespace's jobs, keyed by their names, and `edges` are all edges of
+/// the namespace. The job itself need not exist yet.
 pub(crate) fn check(
     job: JobId,
     spec: &JobSpec,
@@ -37,8 +37,8 @@ pub(crate) fn check(
     Ok(parents.into_iter().map(|(parent, on)| Edge { child: job, parent, on }).collect())
 }
 
-/// Like [`check`], for new jobs, each of which may follow from those before it. Returns the edges of all of them, or `None` if one is
-/// refused. The graph is checked once for all jobs.
+/// Like [`check`], for new jobs, each of which may follow from those before it. Returns the edges of all these jobs, or `None` if one of
+/// the jobs is refused. The graph is checked once for all jobs.
 pub(crate) fn check_all<'a>(
     jobs: impl IntoIterator<Item = (JobId, &'a JobSpec)>,
     mut ids: HashMap<String, JobId>,

@@ -39,7 +39,7 @@ pub struct ChangedItems {
 
 #[async_trait]
 pub trait Pumps {
-    /// All jobs that are or were pump jobs, except those that [`forget_pump`](Self::forget_pump) removed, sorted by id.
+    /// All jobs that are or were pump jobs, sorted by id, except jobs that [`forget_pump`](Self::forget_pump) removed.
     async fn pump_jobs(&self) -> Result<Vec<PumpJob>>;
 
     /// The root rows of a job's fires that count as present or past at `now` (see [`has_come`]); a root row stands for all groups of its
@@ -59,8 +59,8 @@ pub trait Pumps {
         now: Timestamp,
     ) -> Result<ChangedItems>;
 
-    /// Removes a job from the list of pump jobs, if this is still the version of its newest definition or the job is deleted. The items of
-    /// a job that is not deleted are kept, because their epochs must continue to rise if it becomes a pump job again.
+    /// Removes a job from the list of pump jobs, if `version` is still the version of its newest definition or the job is deleted. The
+    /// items of a job that is not deleted are kept, because their epochs must continue to rise if it becomes a pump job again.
     async fn forget_pump(&self, job: JobId, version: i64) -> Result<()>;
 }
 

@@ -1,8 +1,9 @@
 //! The data of reports that is not in the counts of runs: messages of failed runs, [folded](rondel_core::report::fold) (numbers, ids and
 //! instants become `#`) and counted by day, and the report schedules of namespaces.
 //!
-//! [`Stats::roll_up`](crate::Stats::roll_up) counts the messages, each run once. A report that is due is written as a message to its
-//! channel in the transaction that moves its schedule on, so that it is sent once even if the server dies before or after that.
+//! [`Stats::roll_up`](crate::Stats::roll_up) counts the messages, each run once. The transaction that writes a due report as a message to
+//! its channel also sets when the next report is due. Therefore each report is written once, even if the server dies before or after that
+//! transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,7 +31,7 @@ pub struct FailureMessage {
     pub key: i64,
     /// The folded message; empty for [`REST_KEY`].
     pub message: String,
-    /// How many runs failed, timed out, or ended unknown with it.
+    /// How many runs failed, timed out, or ended unknown with this message.
     pub count: u64,
     /// Number of different jobs among these runs.
     pub job_count: u64,
@@ -67,10 +68,11 @@ pub(crate) fn most_frequent(mut messages: Vec<FailureMessage>, limit: u32) -> Ve
 #[derive(Clone, Copy, Debug)]
 pub struct FailureQuery<'a> {
     pub namespace: NamespaceId,
-    /// Only those of these jobs.
+    /// Only failures of these jobs.
     pub jobs: Option<&'a [JobId]>,
-    /// Only those of these apps; at most 512. With `jobs`, only those in the app to which each job belongs now, whichever apps these are: the
-    /// caller must be able to see it. Failures from before a move belong to the earlier app.
+    /// Only failures in these apps, at most 512. Together with `jobs`, the list itself is ignored: only failures in the app to which each
+    /// job now belongs are selected, and the caller must check that it may see that app. Failures from before a move of the job to another
+    /// app are then left out.
     pub apps: Option<&'a [AppId]>,
     /// Only days (in UTC) that begin at or after this instant.
     pub from: Timestamp,
@@ -141,7 +143,7 @@ pub enum ReportDeleted {
 pub struct ReportWrite<'a> {
     /// The schedule as it was read.
     pub schedule: &'a ScheduledReport,
-    /// When the next one is due.
+    /// When the next report is due; `None` if there is no next one.
     pub next_at: Option<Timestamp>,
     pub now: Timestamp,
     /// The message; `None` if the channel was deleted.
@@ -171,8 +173,8 @@ pub trait Reports {
     /// Schedules whose report is due, the longest due first, at most `limit`.
     async fn due_reports(&self, now: Timestamp, limit: u32) -> Result<Vec<ScheduledReport>>;
 
-    /// Writes the message of a due report and moves its schedule on. `false`, with nothing written, if another server has already done so
-    /// or the schedule has changed.
+    /// Writes the message of a due report, and sets when the next report is due. `false`, with nothing written, if another server has
+    /// already done so or the schedule has changed.
     async fn write_report(&self, write: &ReportWrite<'_>) -> Result<bool>;
 }
 
@@ -221,8 +223,8 @@ impl FailureGains {
     }
 
     /// These additions by the keys under which they are stored, with at most [`FOLDED_COUNT_MAX`] messages per job, day and app. All other
-    /// messages are counted together. A job that moves to another app on that day has failures in both apps. Those of the first app are
-    /// stored at the beginning of the day, and those of each later app one millisecond later.
+    /// messages are counted together. A job that moves to another app on that day has failures in both apps. The failures of the first app
+    /// are stored at the beginning of the day, and the failures of each later app one millisecond later.
     pub(crate) fn bounded(self, mut stored_apps: BTreeMap<FailureKey, AppId>) -> BTreeMap<FailureKey, FailureGain> {
         let mut counts: BTreeMap<(JobId, Timestamp, AppId), usize> = BTreeMap::new();
         for ((job, at, _), app) in stored_apps.iter().filter(|((.., key), _)| *key != REST_KEY) {

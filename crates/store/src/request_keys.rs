@@ -26,7 +26,7 @@ pub struct StoredAnswer {
 /// The state of a call when a caller begins it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallState {
-    /// The call is new. The caller must make it, and then end it.
+    /// The call is new, or begins again. The caller must make it, and then end it.
     New,
     /// The call has already been made, with this answer.
     Answered(StoredAnswer),

@@ -97,7 +97,7 @@ pub struct StatPoint {
     pub verdicts: Verdicts,
     /// How long their handlers took.
     pub durations: Sketch,
-    /// How much later than planned the handlers of first attempts of scheduled fires began.
+    /// How much later than planned the handlers of scheduled runs began; only first attempts count.
     pub lateness: Sketch,
 }
 
@@ -249,7 +249,7 @@ pub struct ChartRun {
     pub executor: Option<String>,
     /// Number of fires that it stands for.
     pub span_count: i64,
-    /// The last of those fires.
+    /// The last of those fires, if there are several.
     pub span_end_at: Option<Timestamp>,
     /// The broadcast of which it is a shard, or the run that it follows from.
     pub parent: Option<RunId>,
@@ -282,7 +282,7 @@ pub struct OpenJob {
     /// The earliest planned instant of these runs. A run that follows from others, belongs to a backfill or makes up for a missed fire counts
     /// by the instant at which it was due.
     pub fire_at: Timestamp,
-    /// When the handler of the first of them began; `None` if none has begun.
+    /// The earliest instant at which the handler of one of these runs began; `None` if none has begun.
     pub started_at: Option<Timestamp>,
 }
 
@@ -293,11 +293,11 @@ pub struct OpenQuery {
     pub status: RunStatus,
     /// Only runs that are due no later than this instant.
     pub due_by: Timestamp,
-    /// Only runs that were planned, and if begun also began, no later than this instant.
+    /// Only runs that were planned no later than this instant and have not begun after it.
     pub begun_by: Timestamp,
     /// Whether only first attempts are selected.
     pub first_attempts_only: bool,
-    /// Maximum number of jobs of each node.
+    /// Maximum number of jobs per node, separately for its current lease and for its earlier leases.
     pub limit: u32,
 }
 

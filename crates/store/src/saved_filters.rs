@@ -50,7 +50,8 @@ pub trait SavedFilters {
     /// All filters of an owner, sorted by list and name.
     async fn saved_filters(&self, owner: FilterOwner) -> Result<Vec<SavedFilter>>;
 
-    /// Saves a filter, or replaces the one with its name. `false` if the owner already has [`SAVED_FILTER_COUNT_MAX`] filters.
+    /// Saves a filter, or replaces the one with its name. `false` if the owner already has [`SAVED_FILTER_COUNT_MAX`] filters, or if
+    /// concurrent calls took each place that was tried.
     async fn save_filter(&self, owner: FilterOwner, filter: &SavedFilter, now: Timestamp) -> Result<bool>;
 
     /// Deletes a filter; `false` if there is none with this name.

@@ -22,7 +22,7 @@ pub struct ScriptRecord {
     pub language: String,
     /// When its first version was saved.
     pub created_at: Timestamp,
-    /// Its newest version; its number is compared with `If-Match`.
+    /// Its newest version. A save whose `If-Match` names another number is refused.
     pub newest: ScriptVersion,
 }
 
@@ -98,7 +98,7 @@ pub trait Scripts {
     /// Scripts of a namespace, sorted by name, after `after_name`, at most `limit`.
     async fn scripts(&self, namespace: NamespaceId, after_name: Option<&str>, limit: u32) -> Result<Vec<ScriptRecord>>;
 
-    /// A kept version of a script, with its source.
+    /// A version of a script, with its source; `None` if the version is not kept.
     async fn script_version(&self, id: ScriptId, version: i64) -> Result<Option<(ScriptVersion, String)>>;
 
     /// The versions of a script that are kept, the newest first, before `before`, at most `limit`.
@@ -107,7 +107,7 @@ pub trait Scripts {
     /// Saves a version of a script, and removes the versions beyond `kept_count` that no job uses.
     async fn save_script(&self, change: ScriptChange<'_>) -> Result<ScriptSaved>;
 
-    /// Deletes a script that no job uses.
+    /// Deletes a script that no job uses, if it has the expected version; `None` means any.
     async fn delete_script(
         &self,
         namespace: NamespaceId,
@@ -115,8 +115,7 @@ pub trait Scripts {
         expected_version: Option<i64>,
     ) -> Result<ScriptDeleted>;
 
-    /// Sorted names of jobs that use a script, after `after_name`, at most `limit`; `within` limits them to the jobs of
-    /// these apps.
+    /// Sorted names of jobs that use a script, after `after_name`, at most `limit`; `within` limits the result to jobs of these apps.
     async fn jobs_with_script(
         &self,
         namespace: NamespaceId,

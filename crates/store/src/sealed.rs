@@ -1,7 +1,7 @@
 //! Encrypts secrets that must be readable again, such as the keys that sign webhooks, so that a copy of the database does not reveal them.
 //!
-//! Uses ChaCha20-Poly1305 with a random nonce. The table and key of the row are authenticated as well, so that a sealed text is not valid
-//! in another row. A sealed text names its key.
+//! Uses ChaCha20-Poly1305 with a random nonce. The row's table and primary key are authenticated as well, so that a sealed text is not
+//! valid in another row. A sealed text contains the id of the key that sealed it.
 
 use std::fmt;
 use std::str::FromStr;

@@ -24,7 +24,7 @@ pub(crate) const RESULT_LEN_MAX: usize = 64 * 1024 - 1;
 /// Maximum length of a name in a column, in characters.
 pub(crate) const NAME_LEN_MAX: usize = 255;
 
-/// The owner of a row that an edit inserts for the past fires that it skips: no node ever had the run.
+/// The owner of a row that an edit inserts for skipped past fires. No node ever had such a run.
 pub(crate) const NO_NODE: NodeId = NodeId::new(0);
 
 /// The row that records the fires of a job that an edit or a deletion skips. It already has its verdict, and no owner. `None` if no fire is
@@ -59,9 +59,9 @@ pub(crate) struct RunRow {
     pub(crate) may_have_begun: bool,
     /// The reason of the request to cancel it, if there is one.
     pub(crate) cancel_request_reason: Option<Reason>,
-    /// The run succeeded, but gets its verdict only when its children have ended.
+    /// Whether the run succeeded, but gets its verdict only when its children have ended.
     pub(crate) awaits_children: bool,
-    /// It is the row of a broadcast whose shards were never created.
+    /// Whether it is the row of a broadcast whose shards were never created.
     pub(crate) is_unexpanded: bool,
     /// The lease that owns it.
     pub(crate) owner: LeaseToken,
@@ -159,7 +159,7 @@ fn has_begun(attempt_end: &AttemptEnd) -> bool {
     is_end_of_handler && attempt_end.executor.is_some() && attempt_end.started_at.is_some()
 }
 
-/// The verdict that an outcome alone implies; `None` if that is unknown.
+/// The verdict that an outcome alone implies; `None` if it implies none.
 fn true_verdict(outcome: Outcome) -> Option<(RunStatus, Option<Reason>)> {
     match outcome {
         Outcome::Succeeded => Some((RunStatus::Succeeded, None)),
@@ -221,8 +221,8 @@ pub(crate) const fn shard_of(job: &Job) -> (i32, Option<i32>) {
 }
 
 /// The next fire of a fixed delay after a run with this planned instant and this end. The end was measured by an executor's clock, which
-/// may be wrong, so it counts only if it lies between the planned instant and now. The delay begins no earlier than the definition was
-/// saved: the job may have been disabled when the run ended, and the end may have arrived only now.
+/// may be wrong, so it counts only if it lies between the planned instant and now. The delay begins no earlier than the instant at which
+/// the definition was saved, because the job may have been disabled when the run ended, and the end may have arrived only now.
 pub(crate) fn fire_after_delay(
     (fire_at, finished_at): (Timestamp, Timestamp),
     (delay, defined_at): (Duration, Timestamp),
@@ -246,8 +246,8 @@ pub(crate) fn note_unsent(run: &mut Run, now: Timestamp) {
     }
 }
 
-/// The queued runs of a job that must end because the job is paused or deleted (`reason`), sorted by id. `open_runs` are the
-/// open runs of the job.
+/// The queued runs of a job that must end because the job is paused or deleted (`reason`), sorted by id. `open_runs` are the open runs of
+/// the job, of which at most `drops.limit` are examined.
 pub(crate) fn queued_to_drop(mut open_runs: Vec<Run>, reason: Reason, drops: QueuedDrops<'_>) -> Vec<RunId> {
     open_runs.sort_by_key(|run| run.id);
     open_runs.truncate(usize::try_from(drops.limit).unwrap_or(usize::MAX));

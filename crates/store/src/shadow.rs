@@ -39,7 +39,8 @@ pub trait ShadowFires {
     /// new.
     async fn add_shadow_fires(&self, namespace: NamespaceId, source: &str, fires: &[ShadowFire]) -> Result<u64>;
 
-    /// The fires of a job in a source that were sent in a range, sorted by that instant, at most `limit`.
+    /// The fires of a job in a source that were sent from the first instant of `range` on and before the second, sorted by the instant at
+    /// which they were sent, at most `limit`.
     async fn shadow_fires(
         &self,
         namespace_and_source: (NamespaceId, &str),
@@ -51,6 +52,6 @@ pub trait ShadowFires {
     /// The range of fires that were observed at a source; `None` if there are none.
     async fn shadow_span(&self, namespace: NamespaceId, source: &str) -> Result<Option<ShadowSpan>>;
 
-    /// Removes about `limit` fires that were sent before an instant. Returns how many.
+    /// Removes about `limit` fires that were sent before `before`, the oldest first. Returns how many were removed.
     async fn forget_shadow_fires(&self, before: Timestamp, limit: u32) -> Result<u64>;
 }

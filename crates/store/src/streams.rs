@@ -19,10 +19,10 @@ impl Session {
     }
 
     /// Whether a run that was due at `due_at` may have been sent on the stream. The recorded end of a session is no earlier than the
-    /// instant of any run that was sent on it. A node records the end after its dispatcher has dropped the stream: the latest time that its
-    /// clock has shown, or the latest instant of a run that it had sent ahead. A node that fences a lease records the end of that lease; no
-    /// run with a later instant was sent ahead under that lease. All these times are the database's, so the clocks of two nodes are never
-    /// compared.
+    /// instant of any run that was sent on it. A node records the end after its dispatcher has dropped the stream. This end is the later of
+    /// two instants: the latest time that the node's clock has shown, and the latest instant of a run that it had sent ahead. A node that
+    /// fences a lease records the end of that lease, because no run with a later instant was sent ahead under it. All these times are the
+    /// database's, so the clocks of two nodes are never compared.
     #[must_use]
     pub fn may_have_carried(&self, due_at: Timestamp) -> bool {
         if mutant::on(Mutant::StreamsEndWithTheLastBeat) {
@@ -65,7 +65,7 @@ impl LastSessions {
 pub struct StreamEnd {
     /// When its session was opened. The end of an older stream of the executor must not end a newer one.
     pub opened_at: Timestamp,
-    /// The latest time that the node's clock has shown, or the latest instant of a run that the node has sent ahead. No run with a later
-    /// instant was sent. `reached` is ahead of the database's clock if that clock has stepped back since.
+    /// The later of two instants: the latest time that the node's clock has shown, and the latest instant of a run that the node has sent
+    /// ahead. No run with a later instant was sent. `reached` is ahead of the database's clock if that clock has stepped back since.
     pub reached: Timestamp,
 }

@@ -11,11 +11,12 @@ pub struct ExecutorSwitch {
     pub set_at: Timestamp,
 }
 
-/// The switches of apps and executors, of all namespaces, that are not at [`Switch::Active`].
+/// The switches of apps and executors in all namespaces, except those at [`Switch::Active`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Switches {
+    /// Sorted by id. The switch of an app without an entry is active.
     pub apps: Vec<(AppId, Switch)>,
-    /// Executors, by app and name.
+    /// Sorted by app and name. The switch of an executor without an entry is active.
     pub executors: Vec<ExecutorSwitch>,
 }
 

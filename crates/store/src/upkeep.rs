@@ -50,20 +50,20 @@ pub trait Upkeep {
 
     /// Removes runs whose verdict was made before `finished_before`, the oldest first, with their attempts, logs and requests to cancel; at
     /// most `limit`. A broadcast is removed as a whole: its shards first, its own row last. The first run of a fire and the runs that
-    /// follow from it stay while one of them is open. A call examines the next runs after `after`. A pass begins after run 0 and
-    /// continues with the answer of each call, so that it reads the runs that stay only once.
+    /// follow from it stay while one of them is open. A call examines the next runs after `after`. A pass begins after run 0 and continues
+    /// with the answer of each call, so that it reads each run that stays only once per pass.
     async fn purge(&self, finished_before: Timestamp, after: RunId, limit: u32) -> Result<PurgeStep>;
 }
 
 /// Finds jobs that no scan sees although they should fire, and repairs them.
 #[async_trait]
 pub trait Heal {
-    /// Jobs that should fire but have no next fire, so that no scan sees them: at most `limit`. Among the jobs that wait for the end of a
+    /// Jobs that should fire but have no next fire, so that no scan sees them; at most `limit`. Among the jobs that wait for the end of a
     /// run, one call checks some thousands, and the next call continues after them.
     async fn stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>>;
 
-    /// Sets the next fire of a stuck job if the job is still as it was seen. `next_fire_at` is `None` if the job correctly has no next
-    /// fire, or if the end of the run that it waits for will set one.
+    /// Sets the next fire of a stuck job; `false` if the job has changed since it was read as stuck. `next_fire_at` is `None` if the job
+    /// correctly has no next fire, or if the end of the run that it waits for will set one.
     async fn heal_job(&self, stuck_job: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool>;
 
     /// Removes the home of jobs whose home is a node that was removed, so that the scans of all nodes see these jobs; at most `limit`.

@@ -109,7 +109,7 @@ pub struct XxlRun {
     /// The code of the end: the executor's (0 or more), [`XXL_STOPPED`], or a lower one if the server assumed the end.
     pub code: Option<i32>,
     pub message: Option<String>,
-    /// When the end was known.
+    /// When the end became known.
     pub reported_at: Option<Timestamp>,
     /// The number of the first line of its log that is not stored yet, from 1.
     pub log_line: i64,
@@ -135,7 +135,7 @@ fn truncate_message(message: &str) -> String {
 }
 
 /// Applies the reports of an app to the attempts with their numbers, and returns the outcome of each. If an attempt has several reports,
-/// the first one counts.
+/// they count as described at [`XxlExecutors::report_xxl`].
 pub(crate) fn apply_reports(
     app: AppId,
     reports: &[XxlReport],
@@ -168,7 +168,7 @@ pub struct XxlReport {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XxlReportOutcome {
-    /// It is the end of its attempt.
+    /// The report is now the end of its attempt.
     Accepted,
     /// The end was known already.
     Duplicate,
@@ -181,38 +181,38 @@ pub enum XxlReportOutcome {
 /// Outcome of several reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XxlReportResults {
-    /// Those of the reported attempts that belong to the app, in their new state.
+    /// The reported attempts that belong to the app, in their new state.
     pub runs: Vec<XxlRun>,
-    /// The outcome of each report, in their order.
+    /// The outcome of each report, in the order of the reports.
     pub outcomes: Vec<XxlReportOutcome>,
 }
 
 #[async_trait]
 pub trait XxlExecutors {
-    /// Registers an executor, or records that it registered again; it then keeps its first id. Returns its id.
+    /// Registers an executor, or records that it registered again. An executor that registers again keeps its first id. Returns the id.
     async fn register_xxl(&self, executor: &XxlExecutor) -> Result<ExecutorId>;
 
     /// Records that an executor signed off; `false` if it is not registered.
     async fn unregister_xxl(&self, app: AppId, address: &str, now: Timestamp) -> Result<bool>;
 
-    /// Registers an executor by hand. An executor that is already registered keeps its first id and the data that it registered itself.
-    /// Returns its id.
+    /// Registers an executor by hand. An executor that is already registered keeps its first id and the instants at which it registered
+    /// itself, and gets the new token. Returns the id.
     async fn register_xxl_by_hand(&self, executor: &XxlExecutor, now: Timestamp) -> Result<ExecutorId>;
 
     /// Removes a registration by hand; `false` if there is none. The executor's own registration stays. An executor that never registered
     /// itself counts as signed off.
     async fn unregister_xxl_by_hand(&self, app: AppId, address: &str) -> Result<bool>;
 
-    /// The executors that are registered by hand, of an app or of all.
+    /// The executors of one app, or of all apps, that are registered by hand; at most `limit`.
     async fn xxl_registered_by_hand(&self, app: Option<AppId>, limit: u32) -> Result<Vec<XxlExecutor>>;
 
-    /// The executors that registered since `since`, signed off or not.
+    /// The executors that last registered at `since` or later, signed off or not; at most `limit`.
     async fn xxl_executors(&self, since: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>>;
 
     /// The executors that last registered before `before` and have attempts with a known end but without a stored verdict.
     async fn xxl_executors_with_unsettled_ends(&self, before: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>>;
 
-    /// Assigns numbers to attempts before they are sent. `None` if the lease is no longer valid: nothing may be sent then.
+    /// Assigns numbers to attempts before they are sent. `None` if the lease is no longer valid; nothing may then be sent.
     async fn send_xxl(&self, token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Result<Option<Vec<XxlRun>>>;
 
     /// The attempts of an executor that have no stored verdict, the oldest first.

@@ -1,12 +1,12 @@
-//! The audit log: what was done, by whom and from where. An entry is written before the change is made, and completed when the outcome is
-//! known. After that it never changes.
+//! The audit log: what was done, by whom and from where. The server writes an entry before it makes the change, and completes the entry
+//! when the outcome is known. A complete entry never changes.
 
 use async_trait::async_trait;
 use rondel_core::{AuditId, Timestamp, TokenId};
 
 use crate::error::Result;
 
-/// Maximum size of a document in an entry, in bytes.
+/// Maximum size of each of the two documents of an entry, the states before and after, in bytes.
 pub(super) const DOCUMENT_LEN_MAX: usize = 64 * 1024;
 
 rondel_core::plain_word_enum! {
@@ -49,7 +49,7 @@ pub struct AuditEntry {
     /// Name of the account or the token that acted.
     pub actor: String,
     pub auth_method: AuthMethod,
-    /// The token that the caller used. Stored by id, because names of tokens are not unique.
+    /// The token that the caller used, if any. It is stored by its id, because names of tokens are not unique.
     pub token: Option<TokenId>,
     /// Address of the caller.
     pub address: Option<String>,
@@ -59,7 +59,7 @@ pub struct AuditEntry {
     pub action: String,
     /// The name or id of the object; the noun in `action` gives its kind.
     pub object: String,
-    /// Name of the object's namespace.
+    /// Name of the object's namespace; `None` if the object is in no namespace.
     pub namespace: Option<String>,
     pub verdict: Verdict,
     /// The object's state before, as JSON, without secrets.
@@ -102,7 +102,8 @@ pub trait AuditLog {
     async fn audit(&self, query: &AuditQuery) -> Result<Vec<AuditEntry>>;
 }
 
-/// A document as it is stored. A document that is too long is replaced by its length, and NUL by U+FFFD, because PostgreSQL stores no NUL.
+/// A document as it is stored. A document longer than [`DOCUMENT_LEN_MAX`] is replaced by its length. NUL is replaced by U+FFFD, because
+/// PostgreSQL stores no NUL.
 pub(crate) fn stored_document(document: &str) -> String {
     if document.len() <= DOCUMENT_LEN_MAX {
         return document.replace("\\u0000", "\\ufffd").replace('\0', "\u{fffd}");

@@ -92,14 +92,14 @@ impl ProviderLink {
 pub struct KeptAccess {
     /// The sign-in that stays; `None` if all end.
     pub session: Option<SessionId>,
-    /// Whether its tokens stay, with all that they created.
+    /// Whether the account's tokens stay, with everything that they created.
     pub keeps_tokens: bool,
 }
 
-/// Outcome of changing an account.
+/// Outcome of changing or deleting an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccountChanged {
-    /// It is changed; if its rights changed, its sign-ins have ended.
+    /// The account is changed or deleted. If the change disabled the account or set its grants, its sign-ins have ended.
     Done,
     /// There is no such account.
     NotFound,
@@ -127,10 +127,10 @@ pub trait Accounts {
     /// Whether an enabled account may do everything.
     async fn has_admin_account(&self) -> Result<bool>;
 
-    /// Changes an account. If its rights change, its sign-ins end.
+    /// Changes an account. If the change disables the account or sets its grants, its sign-ins end.
     async fn change_account(&self, id: AccountId, change: &AccountChange) -> Result<AccountChanged>;
 
-    /// Sets the password and ends the account's links, its sign-ins and its tokens, except those in `kept_access`; `false` if there is no such
+    /// Sets the password and ends the account's links, sign-ins and tokens, except what `kept_access` keeps. `false` if there is no such
     /// account.
     async fn set_password(
         &self,

@@ -64,11 +64,11 @@ pub enum AttemptDecision {
 /// Sign-in sessions, sign-in links, and the count of sign-in attempts.
 #[async_trait]
 pub trait SignIns {
-    /// Begins a sign-in. Removes sign-ins that have ended, and the oldest ones of the same account or token if there are more than
-    /// `count_max`.
+    /// Begins a sign-in. Removes all sign-ins that have expired or were not used for `idle_max`. If the same account or token then has more
+    /// than `count_max` sign-ins, also removes the oldest of these.
     async fn begin_sign_in(&self, session: &WebSession, idle_max: Duration, count_max: u32) -> Result<()>;
 
-    /// The sign-in with this hash, even if it has ended.
+    /// The sign-in with this hash, even if it has expired; `None` if it was removed.
     async fn sign_in(&self, hash: &str) -> Result<Option<WebSession>>;
 
     /// Records that a sign-in is used.
@@ -77,22 +77,22 @@ pub trait SignIns {
     /// The sign-ins of an account, the newest first.
     async fn sign_ins(&self, account: AccountId) -> Result<Vec<WebSession>>;
 
-    /// Ends a sign-in; `false` if it has ended already, or belongs to another account.
+    /// Ends a sign-in; `false` if it has ended already, or belongs to another account than `account`. `None` means any account.
     async fn end_sign_in(&self, id: SessionId, account: Option<AccountId>) -> Result<bool>;
 
-    /// Stores a link; removes those that have expired.
+    /// Stores a link, and removes all links that have expired.
     async fn add_link(&self, link: &SignInLink, now: Timestamp) -> Result<()>;
 
     async fn link(&self, hash: &str) -> Result<Option<SignInLink>>;
 
-    /// Takes a link. A link is deleted when it is taken, so it works once. `None` if it was already taken.
+    /// Takes a link. A link is deleted when it is taken, so it works once. `None` if there is no such link any more.
     async fn take_link(&self, hash: &str) -> Result<Option<SignInLink>>;
 
     /// Counts an attempt in a numbered bucket, unless the bucket has `max` attempts within `window`. A bucket stands for an account or an
     /// address. The caller must bound the number of buckets: each has a row.
     async fn count_attempt(&self, bucket: i64, max: u32, window: Duration, now: Timestamp) -> Result<AttemptDecision>;
 
-    /// The key that all servers of this database share under a name. If there is none yet, `new_key` becomes that key.
+    /// The key that all servers of this database share under a name. If no key has this name yet, `new_key` gets it.
     async fn server_key(&self, name: &str, new_key: &str, now: Timestamp) -> Result<String>;
 
     /// Removes the attempts in a bucket.

@@ -19,14 +19,14 @@ rondel_core::plain_word_enum! {
 }
 
 impl TokenKind {
-    /// Whether tokens of this kind are for executors: they belong to the server, and admins of their apps manage them.
+    /// Whether tokens of this kind are for executors. Such tokens belong to the server, and the admins of their apps manage them.
     #[must_use]
     pub const fn is_of_executors(self) -> bool {
         matches!(self, Self::Executor | Self::Xxl)
     }
 }
 
-/// An API token; only its hash is kept.
+/// An API token. The store has only its hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRecord {
     pub id: TokenId,
@@ -51,7 +51,7 @@ pub struct TokenRecord {
     /// Whether executors that authenticate with it may declare jobs.
     pub declares: bool,
     pub created_at: Timestamp,
-    /// When it ends.
+    /// When it expires; `None` for never.
     pub expires_at: Option<Timestamp>,
     /// When it was last used, to the minute.
     pub last_used_at: Option<Timestamp>,
@@ -73,7 +73,7 @@ impl TokenRecord {
 pub struct TokenQuery {
     /// Only tokens of this account.
     pub owner: Option<AccountId>,
-    /// Only those in this scope. A database ignores a scope of more than about 500 namespaces and apps, so callers must check each token.
+    /// Only tokens in this scope. A database ignores a scope of more than about 500 namespaces and apps, so callers must check each token.
     pub scope: Option<TokenScope>,
     /// Only tokens older than this one.
     pub after: Option<TokenId>,
@@ -125,7 +125,7 @@ pub trait Tokens {
     async fn count_valid_tokens_of_line(&self, line: TokenId, now: Timestamp) -> Result<u64>;
 
     /// Removes at most about `limit` tokens that ended before `before`, with everything that belongs to them; returns how many. A valid
-    /// token that a removed token created then descends from the creator of the removed token. API tokens named `admin` without an owner
+    /// token whose creator is removed then counts as created by the creator of the removed token. API tokens named `admin` without an owner
     /// are never removed: a server adds such a token from its token file at each start, unless the token is already stored, so a removed
     /// one would be valid again.
     async fn forget_tokens(&self, before: Timestamp, limit: u32) -> Result<u64>;
@@ -133,8 +133,8 @@ pub trait Tokens {
     /// Records that a token is used.
     async fn touch_token(&self, id: TokenId, now: Timestamp) -> Result<()>;
 
-    /// Ends a token, expired or not, with its whole series and everything that these tokens created, directly or through other tokens:
-    /// tokens, sign-ins and links. `false` if the token itself has ended already.
+    /// Revokes a token, its whole series, and everything that these tokens created, directly or through other tokens: tokens, sign-ins and
+    /// links. Returns whether the token itself was valid until now; the rest is revoked in any case.
     async fn revoke_token(&self, id: TokenId, now: Timestamp) -> Result<bool>;
 
     /// Replaces a token by a new one; the old token stays valid until `old_ends_at` at the latest. Everything that the old token created

@@ -32,7 +32,8 @@ pub struct LogRow {
 pub struct JobStatus {
     /// Whether its schedule fires.
     pub is_running: bool,
-    /// The first instant that its scheduler has not taken up, in milliseconds; 0 if there is none. XXL-JOB fires all instants before it.
+    /// The first instant that XXL-JOB's scheduler has not queued yet, in milliseconds; 0 if there is none. XXL-JOB fires all instants
+    /// before it.
     pub next_ms: i64,
 }
 
@@ -63,7 +64,7 @@ pub enum StartOutcome {
     AlreadyRunning(JobStatus),
 }
 
-/// A connection to XXL-JOB's database. It only reads, except for the status of jobs.
+/// A connection to XXL-JOB's database. It changes nothing except the status of jobs.
 #[derive(Debug)]
 pub struct XxlDatabase(MySqlConnection);
 
@@ -79,7 +80,7 @@ impl XxlDatabase {
         }
     }
 
-    /// Rows of `xxl_job_log` with numbers above `after`, in the order of their numbers.
+    /// Rows of `xxl_job_log` with numbers above `after`, in the order of their numbers, at most `limit`.
     ///
     /// # Errors
     ///
@@ -155,8 +156,8 @@ impl XxlDatabase {
     }
 
     /// Stops each job from its next instant on, if that instant is `not_before` or later. `not_before` is called once the lock of XXL-JOB's
-    /// scheduler is held. The scheduler waits for the lock in the meantime, so it has taken up exactly the fires before the next instant.
-    /// That instant stays in the row and shows that the job was stopped here.
+    /// scheduler is held. The scheduler waits for the lock in the meantime, so it has queued exactly the fires before the next instant.
+    /// That instant stays in the row and shows that Rondel stopped the job.
     ///
     /// # Errors
     /// [`ForeignError`].

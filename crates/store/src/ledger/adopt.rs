@@ -74,8 +74,8 @@ pub struct OrphanedJob {
 pub struct OrphanedJobs {
     /// Jobs with open runs under leases that have ended, those with the fewest such runs first.
     pub jobs: Vec<OrphanedJob>,
-    /// The dead nodes whose leases have ended and are fenced, except those that are left to another fencer. Nothing new is stored under these leases, except runs that another node
-    /// inserts in the name of a job's home.
+    /// The dead nodes whose leases have ended and are fenced, except nodes that are left to another fencer. Nothing new is stored under
+    /// these leases, except runs that another node inserts for a job's home.
     pub fenced: Vec<NodeId>,
     /// This node's own lease is no longer valid: nothing was read.
     pub is_refused: bool,
@@ -91,8 +91,8 @@ pub struct Adoption {
 }
 
 /// Whether a run may have been sent under its lease, which ended at `ended_at`. The row of a broadcast is never sent. A run whose row
-/// states what it waits for is marked before it is sent, so without a mark it was not sent. Nor was a run sent if no executor of its app
-/// had a stream when it was due.
+/// states what it waits for is marked before it is sent, so without a mark it was not sent. A run was not sent either if no executor of its
+/// app had a stream when it was due.
 fn may_have_been_sent(run: &Run, ended_at: Timestamp, last_sessions: &LastSessions) -> bool {
     // A shard of a broadcast names the executor that it is meant for, and is sent without a mark.
     let is_unsent = run.is_noted_to_wait() && run.marked_at.is_none() && run.executor.is_none();
@@ -136,7 +136,7 @@ pub trait Adopt {
     /// are taken over. Jobs with few such runs come first, so that a job that fires each second does not wait for the backlog of another job.
     async fn orphaned_jobs(&self, token: LeaseToken, dead_nodes: &[DeadNode], limit: u32) -> Result<OrphanedJobs>;
 
-    /// Those of `jobs` that have open runs under earlier leases of this node.
+    /// The jobs among `jobs` that have open runs under earlier leases of this node.
     async fn jobs_open_under_earlier_leases(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>>;
 
     /// Takes over all open runs of these jobs that [`orphaned_jobs`](Self::orphaned_jobs) counts. If only some of a job's runs were taken,

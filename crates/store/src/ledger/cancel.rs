@@ -34,7 +34,7 @@ pub trait Cancel {
     /// Records a request to cancel an open run. It replaces an earlier one only as [`CancelRequest::replaces`] decides.
     async fn ask_cancel(&self, run: RunId, request: CancelRequest<'_>, now: Timestamp) -> Result<CancelOutcome>;
 
-    /// Records a request to cancel several runs in one call, at most a few hundred. Ended runs are skipped. Returns how many of them are
+    /// Records a request to cancel several runs in one call, at most a few hundred. Ended runs are skipped. Returns how many of `runs` are
     /// open and have a request now. A run that already had a request keeps it, unless [`CancelRequest::replaces`] decides otherwise.
     async fn ask_cancels(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<u64>;
 
@@ -42,21 +42,22 @@ pub trait Cancel {
     /// later request to cancel a run replaces this one. Runs that have ended or already have a request to cancel stay unchanged.
     async fn ask_drops(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<()>;
 
-    /// Open runs of the lease `token` that must end unless an executor has them, each with the reason: those with ids
-    /// above `after`, sorted by id, at most `limit`. Every call returns such a run until it has ended.
+    /// Open runs of the lease `token` that must end unless an executor has them, each with the reason. Only runs with ids above `after`,
+    /// sorted by id, at most `limit`. Every call returns such a run until it has ended.
     async fn drops(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<(RunId, Reason)>>;
 
     /// Open runs of the lease `token` with a request to cancel, each with the caller of the request. Every call returns such a run until it
     /// has ended.
     async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>>;
 
-    /// Open runs that other nodes own, that have a request to cancel, and whose executor the store knows: those with
-    /// ids above `after`, sorted by id, at most `limit`. A node with a stream to that executor sends it the cancel.
+    /// Open runs under other leases that have a request to cancel and whose executor the store knows. Only runs with ids above `after`,
+    /// sorted by id, at most `limit`. A node with a stream to such an executor sends it the cancel.
     async fn cancels_elsewhere(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<CancelElsewhere>>;
 
-    /// The open runs of a job that a user's request to cancel applies to: those without a request, and those whose only request is the
-    /// planned end of a pump. Sorted by id, at most `limit`. With `fire_at`, only runs planned for that instant; without it, all that the
-    /// nodes of the cluster own. With `app`, only runs of that app: a job that moved to another app leaves runs behind.
+    /// The open runs of a job that a user's request to cancel applies to: runs without a request, and runs whose only request is the
+    /// planned end of a pump. Sorted by id, at most `limit`. With `fire_at`, only runs planned for that instant; without it, all open runs
+    /// that the nodes of the cluster own. With `app`, only runs of that app, because a job that moved to another app can have open runs in
+    /// the earlier app.
     async fn open_runs(
         &self,
         job: JobId,

@@ -17,7 +17,7 @@ pub struct DueJob {
     pub job: JobId,
     /// The first fire without a row. While a maintenance window holds fires back, the instant at which the scan examines the job again.
     pub next_fire_at: Timestamp,
-    /// The first fire that a maintenance window holds back.
+    /// The first fire that a maintenance window holds back; `None` if no window holds a fire back.
     pub held_from: Option<Timestamp>,
     /// The version of the definition that the next fire comes from.
     pub version: i64,
@@ -29,7 +29,7 @@ pub struct DueJob {
     pub recent_fires: RecentFires,
 }
 
-/// A range of instants in which a call searches for due jobs or dense instants.
+/// A range of instants in which a call searches for due jobs or for instants at which many jobs fire.
 #[derive(Clone, Copy, Debug)]
 pub struct DueRange {
     /// Only fires at or after this instant.
@@ -76,7 +76,8 @@ pub(crate) fn lease_of_home(node: NodeId, epoch: i64, lease_ends: (Timestamp, Ti
     LeaseToken { node, epoch: epoch - i64::from(is_fenced) }
 }
 
-/// Merges the instants of several homes into one sorted list. Each instant has the number of its jobs at all homes.
+/// Merges the instants of several homes into one sorted list, and keeps the first `limit`. Each instant has the number of its jobs at all
+/// homes.
 pub(crate) fn merge_by_instant(instants: impl IntoIterator<Item = DenseInstant>, limit: u32) -> Vec<DenseInstant> {
     let mut sums: BTreeMap<Timestamp, u64> = BTreeMap::new();
     for instant in instants {

@@ -15,7 +15,7 @@ pub struct RunAtExecutor {
     pub executor_id: ExecutorId,
     /// The executor's stable name.
     pub executor: String,
-    /// When the handler began; for a run that has not begun, when it was sent, or when its executor was chosen.
+    /// When the handler began. For a run that has not begun, when it was sent, or when its executor was chosen.
     pub at: Timestamp,
 }
 
@@ -28,7 +28,7 @@ pub enum WaitPlace {
     Executor(Option<RunAtExecutor>),
 }
 
-/// The cause of the wait of a run that has not begun.
+/// Why a run that has not begun waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotedWait {
     pub run: RunId,
@@ -42,19 +42,20 @@ pub struct NotedWait {
 /// Records how open runs get to their executors.
 #[async_trait]
 pub trait Dispatch {
-    /// Turns the waiting runs of the lease `token` that are due by `until` into pending ones, and returns them, the earliest first.
+    /// Turns waiting runs of the lease `token` that are due by `until` into pending ones, and returns these, the earliest first, at most
+    /// `limit`.
     async fn take_waiting(&self, token: LeaseToken, until: Timestamp, limit: u32) -> Result<Vec<Run>>;
 
-    /// Marks pending at-most-once runs, before they are sent, with the executor that will get them. Returns those that were marked.
+    /// Marks pending at-most-once runs, before they are sent, with the executor that will get them. Returns the runs that were marked.
     async fn mark(&self, token: LeaseToken, runs: &[RunAtExecutor]) -> Result<Vec<RunId>>;
 
     /// Removes the mark from runs that are known not to have been received, or not to have begun, and makes them pending. This includes
     /// runs, marked or not, that were recorded as running while they waited at their executor.
     async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()>;
 
-    /// For a lease that is being released: turns its claimed but unsent runs from `pending` into `waiting` and removes their marks, so that
-    /// the next lease treats them as never sent. If such a run is due, its row records a wait, so that the run does not count as missed.
-    /// The runs `in_hand` are at executors and stay unchanged. Returns how many changed.
+    /// Returns the claimed but unsent runs of a lease that is being released from `pending` to `waiting`, except the runs `in_hand`, which
+    /// are at executors. Removes the marks of the returned runs, so that the next lease treats these runs as never sent. If such a run is
+    /// due, its row records a wait, so that the run does not count as missed. Returns how many runs changed.
     async fn shelve(&self, token: LeaseToken, in_hand: &[RunId]) -> Result<u64>;
 
     /// Records that the handlers of these runs have begun: sets the status `running`, the executor and the instant of the start. This

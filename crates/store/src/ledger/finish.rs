@@ -12,8 +12,8 @@ use crate::error::Result;
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttemptEnd {
     pub run: RunId,
-    /// The caller never stores results of one job in two calls at the same time; the store locks rows in the order of
-    /// ids.
+    /// The run's job. The caller must not pass ends of one job to two concurrent calls. Within a call, the store locks rows in the order of
+    /// their ids.
     pub job: JobId,
     pub attempt: i32,
     /// How it ended.

@@ -27,8 +27,8 @@ impl LimitName {
 #[async_trait]
 pub trait Limits {
     /// The node that counts the runs of each of these limits, in this order. The node of `token` gets the limits that have no such node
-    /// yet, and those whose node should keep no jobs and has no open run. A node that adopts a dead node's runs
-    /// ([`adopt`](crate::Adopt::adopt)) takes over its limits.
+    /// yet. It also gets each limit whose node should keep no jobs, has no open run, and has no open run to take over from a node that it
+    /// fenced. A node that adopts a dead node's runs ([`adopt`](crate::Adopt::adopt)) takes over its limits.
     async fn limit_homes(&self, token: LeaseToken, limits: &[LimitName]) -> Result<Vec<NodeId>>;
 
     /// Gives away those limits of the node of `token` that count no run: to the node `to`, or to the next node that asks. The node keeps a

@@ -26,7 +26,7 @@ pub struct JobAtHome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HomeLoad {
     pub node: NodeId,
-    /// Number of its jobs that fire.
+    /// Number of its jobs that have a next fire.
     pub job_count: u64,
     /// Recent fires of those jobs, in thousandths of a fire. The count of each job is reduced in [steps](rondel_core::homes::DECAY_STEPS)
     /// as it ages.

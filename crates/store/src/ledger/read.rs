@@ -1,4 +1,4 @@
-//! Reading runs.
+//! Reads runs.
 
 use async_trait::async_trait;
 use rondel_core::run::Attempt;
@@ -47,7 +47,7 @@ pub struct RunQuery {
     pub job: Option<JobId>,
     /// Only runs planned up to this instant. Applies only together with `job`.
     pub until: Option<Timestamp>,
-    /// Only runs of these apps: those that the caller may see. Ignored together with `parent`.
+    /// Only runs of these apps, which are the ones that the caller may see. Ignored together with `parent`.
     pub within: Option<Vec<AppId>>,
     /// Only runs with one of these statuses; empty for all.
     pub statuses: Vec<RunStatus>,
@@ -72,7 +72,7 @@ pub trait Runs {
     /// The runs with these ids; ids without a run are left out.
     async fn runs(&self, ids: &[RunId]) -> Result<Vec<Run>>;
 
-    /// Reads the state that the tick needs of these runs; those that do not exist are left out.
+    /// Reads the state that the tick needs of these runs. Runs that do not exist are left out.
     async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>>;
 
     /// The keys (due instant and id) of a page of the open runs of the lease `token`, the earliest first. The node has each of these runs
@@ -82,8 +82,8 @@ pub trait Runs {
     /// A page of a namespace's runs, newest first.
     async fn list_runs(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>>;
 
-    /// Number of runs of a namespace that each executor has, sorted by the executor's app and name, as far as the store
-    /// knows: a run that was sent within the last second or two is not counted.
+    /// Number of runs of a namespace that each executor has, as far as the store knows. A run that was sent within the last second or two
+    /// may not be counted. The counts come in any order.
     async fn count_running_by_executor(&self, namespace: NamespaceId) -> Result<Vec<ExecutorRunCount>>;
 
     /// The runs of an app that the executor with this name has, as far as the store knows. At most `limit`.

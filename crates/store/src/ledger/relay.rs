@@ -6,12 +6,12 @@ use rondel_core::{ExecutorId, NodeId, RunId, Timestamp};
 use crate::cluster::LeaseToken;
 use crate::error::Result;
 
-/// Asks an executor which runs it has. After it has this request, the executor accepts no run under these leases.
+/// A request to an executor to report which runs it has. Once the executor has received the request, it accepts no run under these leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FenceRequest {
     pub asker: NodeId,
     pub executor: ExecutorId,
-    /// When it was asked. This distinguishes the requests of one server to one executor.
+    /// When the server made the request. This instant distinguishes the requests of one server to one executor.
     pub asked_at: Timestamp,
     /// The leases, all of which have ended.
     pub leases: Vec<LeaseToken>,
@@ -26,7 +26,7 @@ pub struct RelayedAnswer {
     pub asked_at: Timestamp,
     /// The executor's name at the server that has its stream.
     pub name: String,
-    /// The attempts that it had, or whose results it had.
+    /// The attempts that the executor had, or whose results it had.
     pub held: Vec<(RunId, i32)>,
 }
 

@@ -1,4 +1,4 @@
-//! Searching runs: by everything that a filter names, in three orders, forwards and backwards, with a bound on the rows that are read.
+//! Searches runs by everything that a filter names, in three orders, forwards and backwards, with a bound on the rows that are read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -123,7 +123,8 @@ impl RunSearch {
         }
     }
 
-    /// The only job of the search, if its runs are read in the order of its fires. All other searches read runs in the order of their ids.
+    /// The job of a search in one job, if its runs are read in the order of its fires. All other searches read runs in the order of their
+    /// ids, and this is `None`.
     #[must_use]
     pub fn job_by_fires(&self) -> Option<JobId> {
         let Some([job]) = self.jobs.as_deref() else { return None };

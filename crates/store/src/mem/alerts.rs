@@ -409,7 +409,8 @@ impl Alerts for MemStore {
 }
 
 impl State {
-    /// Leaves an event for a run that failed or was skipped, if a rule of its namespace covers such runs.
+    /// Records a run that failed as a dead letter, and inserts an alert event for a run that failed or was skipped, if an enabled rule of
+    /// its namespace is about events. Does nothing for a shard.
     pub(super) fn add_alert_event(&mut self, id: RunId) {
         let Some(run) = self.runs.get(&id).filter(|run| may_be_reported(run.status)) else { return };
         let is_shard = self.broadcast_of(run).is_some();

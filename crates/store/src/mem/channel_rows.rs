@@ -24,7 +24,7 @@ pub(super) struct StoredMessage {
     pub(super) is_waiting: bool,
     pub(super) is_sent: bool,
     pub(super) try_count: i32,
-    /// When it is tried next, or was last tried.
+    /// When it is tried next. For a message that no longer waits, when it was last tried.
     pub(super) next_try_at: Timestamp,
 }
 

@@ -1,6 +1,6 @@
 //! The store in memory, for tests of code that uses a store. It gives the same answers as the databases.
 //!
-//! Simple rather than fast: every call scans all rows under one lock.
+//! It is simple rather than fast. Every call scans all rows under one lock.
 
 mod access;
 mod alert_rows;
@@ -134,7 +134,7 @@ struct State {
     trigger_keys: HashMap<(JobId, String), RunId>,
     /// The node that counts the runs of each limit.
     limit_homes: BTreeMap<LimitName, NodeId>,
-    /// The relayed questions, by asker and executor: the request, and its answer if there is one.
+    /// The requests to fence that other servers relay, by asker and executor, each with its answer if there is one.
     fence_requests: BTreeMap<(NodeId, ExecutorId), (FenceRequest, Option<RelayedAnswer>)>,
     logs: BTreeMap<logs::ChunkKey, logs::StoredChunk>,
     webhooks: BTreeMap<NamespaceId, FailureWebhook>,
@@ -213,7 +213,7 @@ struct DueRow {
 
 struct StoredNode {
     node: Node,
-    /// Part of the ids that the node makes.
+    /// Part of the ids that the node makes. No other living node has it.
     ordinal: i64,
     /// The end of the earlier leases. Equal to the end of the lease once another node has fenced the lease.
     prior_lease_until: Timestamp,
@@ -229,7 +229,8 @@ impl StoredNode {
 }
 
 impl State {
-    /// Whether another living node has fenced the last lease of this node, and its open runs are not all taken over yet.
+    /// Whether this node must wait before it joins again: its last lease is fenced, another node is alive, and not all open runs of that
+    /// lease are taken over yet.
     fn is_being_taken_over(&self, stored_node: &StoredNode, request: &JoinRequest, now: Timestamp) -> bool {
         let node = &stored_node.node;
         let is_other_living = self.nodes.values().any(|other| other.node.id != node.id && other.node.is_living(now));
@@ -264,7 +265,7 @@ impl State {
         sessions.for_each(|session| session.ended_at = session.ended_at.or(Some(ended_at)));
     }
 
-    /// An open run that this lease owns; `None` if it does not own the run.
+    /// An open run that this lease owns; `None` if the lease does not own the run, or the run has ended.
     fn own_open_run(&mut self, token: LeaseToken, id: RunId) -> Option<&mut Run> {
         let run = self.runs.get_mut(&id)?;
         (run.node == token.node && run.node_epoch == token.epoch && !run.status.is_terminal()).then_some(run)

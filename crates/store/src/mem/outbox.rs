@@ -67,7 +67,8 @@ impl Outbox for MemStore {
 }
 
 impl State {
-    /// Writes a message about a run that failed, or was skipped for a reason that its job wants reported, if its namespace has a webhook.
+    /// Writes the alert event and the dead letter of a run. If the run's namespace has a webhook, also writes a message for a run that
+    /// failed, or that was skipped for a reason that its job wants reported.
     pub(super) fn add_message(&mut self, id: RunId, now: Timestamp) {
         self.add_alert_event(id);
         let Some(run) = self.runs.get(&id).filter(|run| may_be_reported(run.status)) else { return };

@@ -33,7 +33,8 @@ impl Upkeep for MemStore {
                 && run.fire_at < finished_before
                 && run.finished_at.unwrap_or(run.fire_at) < finished_before
         };
-        // What follows when a run ends is planned from all runs of its fire, so they all stay while one of them is open.
+        // When a run ends, the runs that follow from it are planned from all runs of its fire. Therefore all of these stay while one of
+        // them is open.
         let open_fires: BTreeSet<i64> =
             state.runs.values().filter(|run| !run.status.is_terminal()).map(root_of).collect();
         let mut removable_ids: Vec<RunId> = Vec::new();

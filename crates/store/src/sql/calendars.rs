@@ -68,14 +68,14 @@ const LIST_JOBS_OF_APPS: Statement = Statement {
     text: "SELECT name FROM job WHERE calendar_id = ? AND retired = 0 AND name > ? AND +app_id {in_list} \
            ORDER BY name LIMIT ?",
 };
-/// Reads one index entry per calendar, that of its job with the oldest version. A join with the jobs would read all entries of a calendar
-/// on MySQL, and all jobs on PostgreSQL, which expects that the limit ends the scan soon.
+/// Reads one index entry per calendar: that of the job that uses the oldest version. A join with the jobs would read all entries of a
+/// calendar on MySQL, and all jobs on PostgreSQL, which expects that the limit ends the scan soon.
 pub(super) const FIND_OUTDATED_CALENDARS: Statement = Statement {
     name: "calendars_behind",
     text: "SELECT calendar.id, calendar.version FROM calendar WHERE (SELECT job.calendar_version FROM job \
            WHERE job.calendar_id = calendar.id ORDER BY job.calendar_version LIMIT 1) < calendar.version LIMIT ?",
 };
-/// A deleted job has no calendar.
+/// Needs no condition that leaves out deleted jobs, because the row of a deleted job has no calendar.
 pub(super) const FIND_OUTDATED_JOBS: Statement = Statement {
     name: "jobs_behind",
     text: "SELECT id FROM job WHERE calendar_id = ? AND calendar_version < ? ORDER BY calendar_version LIMIT ?",
@@ -203,7 +203,7 @@ impl Tx<'_> {
             if self.execute(insert).await? == 1 {
                 return Ok(CalendarSaved::Created(Box::new(self.add_version(change, change.id, 1, change.now).await?)));
             }
-            // Another caller inserted it first.
+            // Another caller inserted the calendar first.
             row = self.row(lock_query()).await?;
         }
         let Some(row) = row else { return Err(failure::unexpected_count("insert_calendar", 1, 0)) };
@@ -281,7 +281,7 @@ struct NameAndDescription {
 fn calendar_outline(row: &AnyRow) -> Result<CalendarOutline> {
     let is_readable = match calendar(row) {
         Ok(_) => true,
-        // A newer server may have saved it. The other calendars are still listed.
+        // A newer server may have saved this calendar. The other calendars are still listed.
         Err(StoreError::Corrupt { column: "spec" | "expanded", .. }) => false,
         Err(error) => return Err(error),
     };

@@ -125,8 +125,8 @@ impl Tx<'_> {
         Ok(missing_names)
     }
 
-    /// Locks the channels that definitions use. `before` in each pair is the replaced definition. Returns a channel
-    /// that does not exist and that the replaced definition did not name.
+    /// Locks the channels that definitions use. Each pair has a new definition and the definition that it replaces. Returns a channel that
+    /// does not exist and that the replaced definition did not name.
     pub(super) async fn lock_expect_channels<'s>(
         &mut self,
         namespace: NamespaceId,

@@ -170,7 +170,7 @@ impl Channels for SqlStore {
         }
         let limit = lease.channel_max.min(LEASE_COUNT_MAX);
         let max = usize::try_from(LEASE_COUNT_MAX).unwrap_or(usize::MAX);
-        // No channel has this id. It is in the list because a list needs at least one.
+        // No channel has this id. It is in the list because a list must not be empty.
         let mut excluded_ids = vec![0];
         excluded_ids.extend(lease.excluded_channels.iter().take(max).map(|channel| channel.get()));
         let due_query =
@@ -378,7 +378,7 @@ impl SqlStore {
         })
     }
 
-    /// Seals again the secrets that are not sealed with the first key. Fails if no key opens one of them.
+    /// Seals again, with the first key, the secrets that are not sealed with it. Fails if a secret cannot be opened with any key.
     pub(super) async fn seal_channels(&self) -> std::result::Result<(), OpenError> {
         for row in self.rows(Query::new(&READ_SECRETS)).await.map_err(seal_error)? {
             let mut columns = Reader::new(&row, "alert_channel");

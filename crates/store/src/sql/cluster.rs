@@ -88,7 +88,7 @@ const READ_EXECUTOR_SWITCHES: Statement = Statement {
     name: "read_executor_switches",
     text: "SELECT app_id, name, state, set_at_ms FROM executor_switch ORDER BY app_id, name",
 };
-/// Leaves out the node with the newest id, because its id would be assigned again.
+/// Leaves out the node with the newest id, because that id would be assigned again.
 const READ_DEAD_NODES: Statement = Statement {
     name: "read_dead_nodes",
     text: "SELECT id FROM node WHERE lease_until_ms < ? AND id < (SELECT MAX(newest.id) FROM node newest) \
@@ -336,7 +336,8 @@ impl Tx<'_> {
     }
 }
 
-/// The ordinal of the next lease. A fenced lease keeps its ordinal until its end by the clock: its holder may not have noticed the fence yet.
+/// The ordinal of the next lease. A fenced lease keeps its ordinal until its end by the clock, because its holder may not have noticed the
+/// fence yet.
 fn free_ordinal(nodes: &[JoinRow], own_row: Option<&JoinRow>, now: Timestamp) -> i64 {
     let other_rows = nodes.iter().filter(|row| own_row.is_none_or(|own_row| own_row.id != row.id));
     let is_taken = |ordinal| other_rows.clone().any(|row| row.ordinal == ordinal && row.lease_until > now);

@@ -17,7 +17,7 @@ pub struct StoreConfig {
     pub statement_timeout: Duration,
     /// Maximum time that a transaction may be idle. Shorter than a lease, so that the locks of a stopped node do not outlast its lease.
     pub idle_in_transaction: Duration,
-    /// How long the opening of the store waits for the database, and how long a call waits for a free connection.
+    /// How long opening the store waits for the database, and how long a call waits for a free connection.
     pub connect_timeout: Duration,
     /// How long a server waits at its start for another server that migrates the database.
     pub migration_wait: Duration,
@@ -27,8 +27,8 @@ pub struct StoreConfig {
     pub statement_bytes_max: usize,
     /// Number of failures of a batch after which the batch is halved. A failure counts only if the database still answers.
     pub halve_after: u32,
-    /// The age from which a connection is replaced if the database was found to be read-only since the connection was opened: by then, the
-    /// address may lead to another server.
+    /// The age from which a connection is replaced if the database was found to be read-only since the connection was opened. The address
+    /// may lead to another server by then.
     pub read_only_recheck: Duration,
     /// Whether servers end the sessions of other servers whose leases have ended. `None` means only on a database that does not end idle
     /// transactions itself.

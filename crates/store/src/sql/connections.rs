@@ -71,8 +71,8 @@ async fn probe(options: &AnyConnectOptions, dialect: Dialect) -> DatabaseTrouble
 impl SqlStore {
     /// Lists this server's sessions in its row, and ends the sessions of servers whose leases have ended.
     pub(super) async fn tend_connections(&self, token: LeaseToken) -> Result<()> {
-        let Some(own_connections) = &self.sessions.own_connections else { return Ok(()) };
-        let query = Query::new(&LIST_CONNECTIONS).text(&own_connections.as_text());
+        let Some(own_connection_ids) = &self.sessions.own_connection_ids else { return Ok(()) };
+        let query = Query::new(&LIST_CONNECTIONS).text(&own_connection_ids.as_text());
         self.execute(query.int(token.node.get()).int(token.epoch)).await?;
         let ended_rows = self.rows(Query::new(&READ_ENDED_CONNECTIONS).int(token.node.get())).await?;
         if ended_rows.is_empty() {

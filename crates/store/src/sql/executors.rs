@@ -316,7 +316,7 @@ fn executor_insert(executor: &ExecutorRecord) -> Query {
         .int(executor.slots.into())
         .text(&executor.handlers)
         .at(executor.first_seen_at)
-        // No schemas of parameters are stored.
+        // The column for schemas of parameters is not used.
         .text("{}")
         .opt_text(executor.secret_hash.as_deref())
 }

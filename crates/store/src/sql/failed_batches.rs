@@ -57,7 +57,7 @@ impl FailedBatches {
     /// rows.
     fn count_failure(&self, operation: &'static str, first_row_id: i64, row_count: usize) -> u32 {
         let mut batches = self.lock();
-        // A batch that is in the list takes no further room, and keeps its count.
+        // A batch that is in the list already takes no additional place, and keeps its count.
         if batches.len() >= FAILED_BATCH_MAX && !batches.contains_key(&(operation, first_row_id)) {
             batches.pop_first();
         }
@@ -109,8 +109,8 @@ impl SqlStore {
         matches!(tokio::time::timeout(PROBE_TIMEOUT, ping).await, Ok(Ok(())))
     }
 
-    /// Reads the largest packet that the database accepts. A statement stays below a quarter of that: rows are filled up to a power of two,
-    /// and the length in front of each value also counts.
+    /// Reads the largest packet that the database accepts. A statement stays below a quarter of that size, because rows are filled up to a
+    /// power of two, and the length in front of each value also counts.
     pub(super) async fn read_packet_max(&self) -> crate::Result<()> {
         if self.statements.dialect() != Dialect::MySql {
             return Ok(());

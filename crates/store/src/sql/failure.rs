@@ -27,7 +27,8 @@ pub(super) fn store_error(operation: &'static str, source: Error) -> StoreError 
     }
 }
 
-/// The error for a number of written rows that differs from the number of locked rows: some other program writes into the tables.
+/// The error for a number of written rows that differs from the number of locked rows. The cause is another program that writes into the
+/// tables.
 pub(super) fn unexpected_count(operation: &'static str, expected: usize, found: u64) -> StoreError {
     let message = format!("{found} rows were written where {expected} are locked");
     StoreError::Query { operation, source: Error::InvalidArgument(message) }

@@ -130,8 +130,8 @@ impl SqlStore {
         Ok(stuck_jobs)
     }
 
-    /// Reads one page of the jobs that wait for the end of a run, and adds those whose run has ended or was removed. Returns whether it was
-    /// the last page.
+    /// Reads one page of the jobs that wait for the end of a run, and adds a job to `stuck_jobs` if its run has ended or was removed.
+    /// Returns whether it was the last page.
     async fn add_jobs_with_ended_awaited_run(&self, stuck_jobs: &mut Vec<StuckJob>) -> Result<bool> {
         let after_id = self.heal_cursor.load(Ordering::Relaxed);
         let page_len = i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX);

@@ -1,4 +1,4 @@
-//! Removal of messages and deliveries: the old ones, and those of deleted channels.
+//! Removes old messages and deliveries, and the messages and deliveries of deleted channels.
 
 use rondel_core::{ChannelId, IdGen, Timestamp};
 
@@ -6,8 +6,8 @@ use super::SqlStore;
 use super::query::{CHUNK_MAX, Query, Statement, read_ids};
 use crate::Result;
 
-/// Leaves out the messages of open incidents, because they show which channels must be notified of the end of the incident. A waiting message
-/// is left out while its channel exists: a message that was written while its channel was deleted is never sent.
+/// Leaves out the messages of open incidents, because they show which channels must be notified of the end of the incident. Leaves out a
+/// waiting message only if its channel exists, because a message that was written while its channel was being deleted is never sent.
 pub(super) const FIND_OLD_MESSAGES: Statement = Statement {
     name: "old_messages",
     text: "SELECT id FROM alert_message WHERE id < ? AND (state <> 'waiting' OR NOT EXISTS (SELECT 1 FROM alert_channel \

@@ -78,9 +78,9 @@ use crate::{DatabaseTroubleKind, Result, StoreError};
 pub struct SqlStore {
     pools: LivePools,
     statements: RenderedStatements,
-    /// The last run that healing checked, among the runs whose ends jobs wait for.
+    /// The last run that healing has checked, among the runs whose ends jobs wait for; 0 before the first.
     heal_cursor: AtomicI64,
-    /// The last run that was checked again, among the runs that had no final verdict when the count reached them.
+    /// The last run that was checked again, among the runs that had no final verdict when the count reached them; 0 before the first.
     recount_cursor: AtomicI64,
     /// For a connection outside of the pools.
     options: AnyConnectOptions,
@@ -212,7 +212,7 @@ impl SqlStore {
         row.map_err(|source| self.to_store_error(operation, source))
     }
 
-    /// Executes a single statement that writes, outside of any transaction.
+    /// Executes a single statement that writes, outside of any transaction. Returns how many rows it changed.
     async fn execute(&self, query: Query) -> Result<u64> {
         let operation = query.statement.name;
         if self.sessions.are_shared {
@@ -299,7 +299,7 @@ fn injected_error(operation: &'static str, _: rondel_failpoint::Injected) -> Sto
     store_error(operation, sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into()))
 }
 
-/// The wait before the next try: 5 to 10 ms, doubled for each try after the first.
+/// The wait before the next try: 5 to 9 ms, doubled for each try after the first.
 fn wait_before_try(try_count: u32) -> Duration {
     let jitter_ms = RandomState::new().build_hasher().finish() % 5;
     Duration::from_millis(5 + jitter_ms) * 2_u32.pow(try_count.min(6) - 1)

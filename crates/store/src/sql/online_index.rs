@@ -54,7 +54,7 @@ pub(super) async fn build(connection: &mut AnyConnection, migration: &str) -> Re
     Ok(())
 }
 
-/// The migration, in a form that accepts the indexes that exist already. It keeps the checksum, which is the one of its file.
+/// The migration, in a form that accepts the indexes that exist already. It keeps the checksum of the migration's file.
 pub(super) fn accept_existing(migration: &Migration) -> Migration {
     let mut sql = String::with_capacity(migration.sql.as_str().len());
     for line in migration.sql.as_str().split_inclusive('\n') {

@@ -1,4 +1,4 @@
-//! Opening a database: the address, the pools, the settings of a session, the lock on a file.
+//! Opens a database: parses the address, opens the pools, sets each session, and locks a database file.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use super::{SqlStore, failure, migrate};
 use crate::OpenError;
 use crate::sealed::Sealer;
 
-/// Few, because each SQLite reader has its own thread and cache.
+/// Maximum number of SQLite's readers. There are few, because each has its own thread and cache.
 const SQLITE_READERS_MAX: u32 = 4;
 
 impl SqlStore {
@@ -135,7 +135,7 @@ fn connect_error(url: &DatabaseUrl, source: sqlx::Error) -> OpenError {
     }
 }
 
-/// An error that the operator of a new installation can fix. The message states how.
+/// An error that the operator of a new installation can fix. The message states how. `None` for any other error.
 fn refused_error(url: &DatabaseUrl, error: &sqlx::Error) -> Option<OpenError> {
     let sqlx::Error::Database(database) = error else { return None };
     let hint = failure::hint(error)?.to_owned();

@@ -151,8 +151,8 @@ impl Outbox for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Writes the alert events and dead letters of these runs. In a namespace with a webhook, it also writes a message for each run that
-    /// failed, or was skipped for a reason that its job wants reported.
+    /// Writes the alert events and dead letters of these runs. In a namespace with a webhook, also writes a message for each run that
+    /// failed, or that was skipped for a reason that its job wants reported.
     pub(super) async fn insert_failure_records(&mut self, runs: &[RunId]) -> Result<()> {
         self.insert_alert_events(runs).await?;
         self.insert_dead_letters(runs).await?;
@@ -232,7 +232,7 @@ impl SqlStore {
     /// The namespaces with messages that are due, the longest due first.
     async fn due_namespaces(&self, now: Timestamp, take: TakeOutbox<'_>) -> Result<Vec<i64>> {
         let max = usize::try_from(TAKE_NAMESPACE_MAX).unwrap_or(usize::MAX);
-        // No namespace has this id. It is in the list because a list needs at least one.
+        // No namespace has this id. It is in the list because a list must not be empty.
         let mut excluded_ids = vec![0];
         excluded_ids.extend(take.excluded_namespaces.iter().take(max).map(|namespace| namespace.get()));
         let query = Query::new(&FIND_DUE_NAMESPACES).list(excluded_ids.into_iter()).at(now);
@@ -265,7 +265,8 @@ impl SqlStore {
         })
     }
 
-    /// Seals texts that an older server stored as plain text, or that are sealed with an older key. Fails if no key opens one of them.
+    /// Seals texts that an older server stored as plain text, or that are sealed with an older key. Fails if a text cannot be opened with
+    /// any key.
     pub(super) async fn seal_webhooks(&self) -> std::result::Result<(), OpenError> {
         for row in self.rows(Query::new(&READ_WEBHOOKS)).await.map_err(seal_error)? {
             let mut columns = Reader::new(&row, "failure_webhook");

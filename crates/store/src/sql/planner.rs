@@ -28,7 +28,7 @@ const ANALYZE_TABLES: [(&str, Statement); 5] = [
 ];
 
 impl SqlStore {
-    /// Has PostgreSQL analyze the tables that have outgrown their statistics.
+    /// Makes PostgreSQL analyze the tables that have outgrown their statistics.
     pub(super) async fn analyze_outgrown_tables(&self) -> Result<()> {
         if self.statements.dialect() != Dialect::Postgres {
             return Ok(());

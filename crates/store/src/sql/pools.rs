@@ -41,7 +41,8 @@ pub(super) struct LivePools {
     current: RwLock<Arc<Pools>>,
     sessions: Sessions,
     options: AnyConnectOptions,
-    /// The number of sessions that write, and of other sessions that read; the latter is 0 if the same sessions do both.
+    /// The number of sessions that write, and the number of other sessions that read. The second number is 0 if the same sessions write and
+    /// read.
     sizes: (u32, u32),
     /// Maximum time until the answer to a statement; `None` if the database is a file.
     answer_timeout: Option<Duration>,

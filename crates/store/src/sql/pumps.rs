@@ -39,8 +39,8 @@ pub(super) const READ_PUMP_ROOTS: Statement = Statement {
          ORDER BY fire_at_ms DESC, cause DESC LIMIT ?"
     ),
 };
-/// Reads all open root rows, because an open one can be older than many that have ended. The index of open runs begins with the node, so
-/// the condition on the node makes it usable.
+/// Reads open root rows separately, because an open one can be older than many that have ended. The index of open runs begins with the
+/// node, so the condition on the node makes it usable.
 pub(super) const READ_OPEN_PUMP_ROOTS: Statement = Statement {
     name: "read_open_pump_roots",
     text: concat!(
@@ -167,7 +167,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Makes changes of items and returns how many were made; `None` if the node is not the home.
+    /// Changes items, and returns how many changes were made; `None` if the node is not the job's home or its lease is not valid.
     async fn change_items(
         &mut self,
         (token, job): (LeaseToken, JobId),

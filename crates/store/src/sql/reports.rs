@@ -304,9 +304,9 @@ impl Tx<'_> {
     }
 }
 
-/// Queries to which only the arguments that select the jobs were added: all jobs of the namespace, the jobs of some apps, or a list of
-/// jobs, which is split into several queries. The arrays have the statements for the first two cases, in this order, and for a list of
-/// jobs: with all of their failures, or only with those in their present apps.
+/// The queries for the jobs that `query` selects: all jobs of the namespace, the jobs of some apps, or a list of jobs, which is split into
+/// several queries. Only the arguments that select the jobs are added. The first array has the statements for the first two cases. The
+/// second array has the statements for a list of jobs: with all failures of these jobs, and with only the failures in their present apps.
 fn queries_by_jobs(
     query: &FailureQuery<'_>,
     [all, of_apps]: [&'static Statement; 2],
@@ -331,8 +331,9 @@ fn failing_with_queries(query: &FailureQuery<'_>) -> Vec<Query> {
     queries_by_jobs(query, [&READ_JOBS_OF_FAILURE, &READ_JOBS_OF_FAILURE_OF_APPS], of_jobs)
 }
 
-/// Adds a row of [`select_failures`]. The row of a message adds its sums. The row of a pair adds the job to its message; the number of the
-/// pair's runs is returned. The rows may come in any order. A message for which only pairs have come has a `job_count` of 0.
+/// Adds a row of [`select_failures`]. The row of a message adds its sums. The row of a pair adds the job to its message. Returns the number
+/// of the pair's runs; `None` for the row of a message. The rows may come in any order. A message for which only pairs have come has a
+/// `job_count` of 0.
 fn add_row(messages: &mut BTreeMap<i64, FailureMessage>, row: &AnyRow) -> Result<Option<u64>> {
     let mut columns = Reader::new(row, "failure_stat");
     let (key, job) = (columns.int("fold_key")?, JobId::new(columns.int("job_id")?));

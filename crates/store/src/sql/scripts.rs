@@ -207,7 +207,7 @@ impl Tx<'_> {
                 self.add_script_version(change.id, 1, change).await?;
                 return self.read_script(change).await.map(ScriptSaved::Created);
             }
-            // Another caller inserted it first.
+            // Another caller inserted the script first.
             script = self.lock_script(change.namespace, change.name).await?;
         }
         let Some(script) = script else { return Err(failure::unexpected_count("insert_script", 1, 0)) };
@@ -246,7 +246,7 @@ impl Tx<'_> {
         row.as_ref().map_or_else(|| Err(failure::unexpected_count("read_script", 1, 0)), script)
     }
 
-    /// Locks the scripts that definitions use. `before` in each pair is the replaced definition. Returns a script that
+    /// Locks the scripts that definitions use. Each pair has a new definition and the definition that it replaces. Returns a script that
     /// does not exist and that the replaced definition did not name.
     pub(super) async fn lock_scripts<'s>(
         &mut self,

@@ -30,11 +30,11 @@ const POOLER_TRIES: u32 = 3;
 /// ended.
 pub(super) const LISTED_CONNECTION_MAX: usize = 200;
 
-/// The sessions that this store has opened, the newest last.
+/// The ids of the newest sessions that this store has opened, the newest last. At most [`LISTED_CONNECTION_MAX`].
 #[derive(Debug, Default)]
-pub(super) struct OwnConnections(Mutex<VecDeque<i64>>);
+pub(super) struct OwnConnectionIds(Mutex<VecDeque<i64>>);
 
-impl OwnConnections {
+impl OwnConnectionIds {
     pub(super) fn add(&self, id: i64) {
         let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if ids.len() == LISTED_CONNECTION_MAX {
@@ -84,8 +84,8 @@ pub(super) struct Sessions {
     pub(super) are_shared: bool,
     settings: Arc<[String]>,
     pub(super) read_only: Arc<LastReadOnly>,
-    /// The sessions of this store, which its row lists, if the database does not end the sessions of a stopped server.
-    pub(super) own_connections: Option<Arc<OwnConnections>>,
+    /// The ids of this store's sessions, which the server's row lists. `None` if no other server has to end these sessions.
+    pub(super) own_connection_ids: Option<Arc<OwnConnectionIds>>,
     read_only_recheck: Duration,
     acquire_timeout: Duration,
     /// Time limit for the end of an interrupted statement: the database ends each statement earlier.
@@ -107,7 +107,7 @@ impl Sessions {
             are_shared,
             settings: settings.into(),
             read_only: Arc::new(LastReadOnly::new()),
-            own_connections: lists_connections.then(Arc::default),
+            own_connection_ids: lists_connections.then(Arc::default),
             read_only_recheck: config.read_only_recheck,
             acquire_timeout: config.connect_timeout,
             release_timeout: config.statement_timeout + ANSWER_MARGIN,
@@ -145,8 +145,8 @@ impl Sessions {
                     }
                 })
             })
-            // MySQL's driver waits for ever for the rest of an answer if its caller was dropped between two parts of the answer. The pool
-            // would wait with it, and have one session less.
+            // MySQL's driver waits forever for the rest of an answer if its caller was dropped between two parts of the answer. The pool
+            // would wait with the driver, and have one session less.
             .after_release(move |connection, _| {
                 Box::pin(async move {
                     if !is_mysql {
@@ -170,9 +170,9 @@ impl Sessions {
                     if is_read_only(connection, sessions.dialect).await? {
                         sessions.read_only.note();
                     }
-                    if let Some(own_connections) = &sessions.own_connections {
+                    if let Some(own_connection_ids) = &sessions.own_connection_ids {
                         let row = connection.fetch_one("SELECT CAST(CONNECTION_ID() AS SIGNED)").await?;
-                        own_connections.add(row.try_get(0)?);
+                        own_connection_ids.add(row.try_get(0)?);
                     }
                     Ok(())
                 })

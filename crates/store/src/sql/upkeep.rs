@@ -14,7 +14,7 @@ use crate::sql::{SqlStore, rows, transact};
 use crate::upkeep::{PurgeStep, pass_gap};
 use crate::{Result, Upkeep};
 
-/// Maximum number of shards that one batch reads. It can remove fewer.
+/// Maximum number of shards that one call reads. The call may remove fewer.
 const SHARD_PAGE_LEN: u32 = 2_000;
 
 const READ_PASS: Statement =
@@ -261,7 +261,7 @@ struct Shards {
     ids: HashMap<i64, Vec<i64>>,
     /// Broadcasts with a shard that has no verdict.
     open_broadcasts: HashSet<i64>,
-    /// The page ended within this broadcast. Nothing is known about the broadcasts after it.
+    /// The broadcast within which the page ended; `None` if the page has all shards. Nothing is known about the broadcasts after it.
     unread_after: Option<i64>,
 }
 

@@ -27,7 +27,7 @@ impl DatabaseUrl {
         Self(Location::File(path.into()))
     }
 
-    /// The file, for SQLite.
+    /// The database file; `None` if the database is not SQLite.
     #[must_use]
     pub fn sqlite_path(&self) -> Option<&Path> {
         match &self.0 {
@@ -98,7 +98,7 @@ impl FromStr for DatabaseUrl {
             "sqlite" => {
                 let path = after_scheme.strip_prefix("//").unwrap_or(after_scheme);
                 let path = path.split('?').next().unwrap_or_default();
-                // A database in memory would be a separate one for each connection.
+                // Each connection would open its own database in memory.
                 if path.is_empty() || path.contains(":memory:") {
                     return Err(unknown_error());
                 }
@@ -133,7 +133,7 @@ fn pooler_parameter(url: &str) -> Option<&str> {
     url.split_once('?')?.1.split('&').find_map(|pair| pair.strip_prefix(POOLER))
 }
 
-/// Whether a password is cut short: an @ follows the first slash, or there is a #. A correct URL has neither.
+/// Whether a password seems not to be percent-encoded: an @ follows the first slash, or there is a #. A correct URL has neither.
 fn has_unencoded_password(address: &str) -> bool {
     let path = address.split('?').next().unwrap_or_default().split_once('/').map_or("", |(_, path)| path);
     path.contains('@') || address.contains('#')
@@ -141,7 +141,7 @@ fn has_unencoded_password(address: &str) -> bool {
 
 fn without_password(url: &str) -> String {
     let start = url.find("://").map_or(0, |at| at + 3);
-    // Where a password in the query ends is not known if it has an @ or #: it may have an & too.
+    // A password in the query that has an @ or # may also have an &, so its end is unknown.
     if let Some((key_start, value_start)) = query_password(url)
         && url[value_start..].contains(['@', '#'])
     {

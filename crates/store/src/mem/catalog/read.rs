@@ -1,4 +1,4 @@
-//! Reading jobs: by name, by id, in pages, with their definitions.
+//! Reads jobs with their definitions: by name, by id, and in pages.
 
 use async_trait::async_trait;
 use rondel_core::graph::Edge;

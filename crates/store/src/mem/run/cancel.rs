@@ -67,8 +67,9 @@ impl Cancel for MemStore {
 
     async fn cancels_elsewhere(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<CancelElsewhere>> {
         let state = self.state();
-        let may_be_held = |run: &Run| matches!(run.status, RunStatus::Pending | RunStatus::Running);
-        let is_elsewhere = |run: &&Run| may_be_held(run) && (run.node, run.node_epoch) != (token.node, token.epoch);
+        let may_have_executor = |run: &Run| matches!(run.status, RunStatus::Pending | RunStatus::Running);
+        let is_elsewhere =
+            |run: &&Run| may_have_executor(run) && (run.node, run.node_epoch) != (token.node, token.epoch);
         let cancel = |run: &Run| {
             let (executor, by) = (run.executor_id?, run.cancel_by.clone()?);
             Some(CancelElsewhere { run: run.id, attempt: run.attempt, executor, by })

@@ -116,8 +116,8 @@ impl Tx<'_> {
         self.execute(Query::new(&SET_MINTED_BY).opt_int(parent).int(token.get())).await.map(drop)
     }
 
-    /// Takes ended tokens out of the chains of creators, before they are removed: a token that one of them created then counts as created
-    /// by the creator of the ended token.
+    /// Takes ended tokens out of the chains of creators before they are removed. A token whose creator is among them then counts as created
+    /// by the nearest creator further up the chain that is not among them.
     pub(super) async fn splice_out(&mut self, dead_ids: &[i64]) -> Result<()> {
         let creator_rows = self.rows(Query::new(&READ_CREATORS).list(dead_ids.iter().copied())).await?;
         let creators = creator_rows.iter().map(token_and_creator).collect::<Result<BTreeMap<_, _>>>()?;
@@ -139,8 +139,8 @@ impl Tx<'_> {
         self.family(token_ids).await
     }
 
-    /// These tokens with their series, the tokens that those created with their series, and so on. A series is read in
-    /// one step, whatever its length.
+    /// These tokens and their series, the tokens that all of these created and their series, and so on. A series is read in one step,
+    /// whatever its length.
     async fn family(&mut self, roots: BTreeSet<i64>) -> Result<Vec<i64>> {
         let (mut family, mut unexpanded_ids, mut known_series) = (roots.clone(), roots, BTreeSet::new());
         while !unexpanded_ids.is_empty() {

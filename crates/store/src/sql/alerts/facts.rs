@@ -132,7 +132,7 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Inserts an alert event for each of these runs that failed or was skipped, if its namespace has a rule about events.
+    /// Inserts an alert event for each of these runs that failed or was skipped, if the run's namespace has an enabled rule about events.
     pub(in crate::sql) async fn insert_alert_events(&mut self, runs: &[RunId]) -> Result<()> {
         for chunk in chunks(runs) {
             let rows = self.rows(Query::new(&READ_NEW_EVENTS).list(chunk.iter().map(|run| run.get()))).await?;

@@ -28,7 +28,8 @@ pub(in crate::sql) const READ_OPEN_INCIDENTS: Statement = Statement {
     name: "read_open_incidents",
     text: select_incident!("WHERE rule_id = ? AND subject_kind = ? AND subject_id {in_list} AND is_open = 1"),
 };
-/// The open incidents of a rule. They are read among the open ones of its namespace, because an index by rule holds the ended ones as well.
+/// Selects the open incidents of a rule, except groups. Reads the index of open incidents by namespace, because an index by rule also has
+/// the ended incidents.
 macro_rules! open_of_rule {
     () => {
         "WHERE namespace_id = (SELECT alert_rule.namespace_id FROM alert_rule WHERE alert_rule.id = ?) AND is_open = 1 \
@@ -69,7 +70,8 @@ pub(in crate::sql) const LIST_INCIDENTS_OF_GROUP: Statement = Statement {
     name: "list_incidents_of_group",
     text: select_incident!("WHERE group_id = ? ORDER BY id DESC LIMIT ?"),
 };
-/// The incidents of a group are newer than the group. The sign prevents that the index of groups is used, which has all their incidents.
+/// The incidents of a group are newer than the group. The plus sign prevents planners from using the index by group, which has all
+/// incidents of the group.
 pub(in crate::sql) const READ_COUNTED_SUBJECTS: Statement = Statement {
     name: "read_counted_subjects",
     text: "SELECT DISTINCT subject_id FROM incident WHERE subject_kind = ? AND subject_id {in_list} AND id > ? AND +group_id = ?",
@@ -150,7 +152,7 @@ impl SqlStore {
         Ok(open_incidents)
     }
 
-    /// Those of these subjects that have or had an incident in a group.
+    /// The subjects among these that have or had an incident in a group.
     async fn read_counted_subjects(
         &self,
         group: IncidentId,
@@ -201,7 +203,7 @@ impl SqlStore {
         let row_count = i64::from(limit) * if is_filtered { ROWS_READ_PER_RECORD } else { 1 };
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut records = Vec::new();
-        // A short page means to the caller that there are no more incidents, so rows are read until the page is full or none remain.
+        // The caller takes a short page for the last one, so rows are read until the page is full or no rows remain.
         while records.len() < limit {
             let rows = self.rows(page_query(before_id).int(row_count)).await?;
             let page = rows.iter().map(incident).collect::<Result<Vec<_>>>()?;

@@ -54,7 +54,7 @@ const END_WINDOW: Statement = Statement {
     text: "UPDATE maintenance SET starts_at_ms = CASE WHEN starts_at_ms > ? THEN ? ELSE starts_at_ms END, ends_at_ms = ? \
            WHERE id = ? AND namespace_id = ? AND ends_at_ms > ?",
 };
-/// If the messages of an incident were held back until the end of a window, makes the incident due.
+/// Makes the incidents due whose messages were held back until the end of a window.
 pub(in crate::sql) const RELEASE_MESSAGES: Statement = Statement {
     name: "release_messages",
     text: "UPDATE incident SET act_at_ms = ? WHERE namespace_id = ? AND act_at_ms = ?",
@@ -89,7 +89,7 @@ impl Tx<'_> {
         let query = Query::new(&LIST_WINDOWS_OF_NAMESPACE).int(window.namespace.get()).at(record.created_at);
         let open_ids = read_ids(&self.rows(query).await?, "maintenance", "id")?;
         if open_ids.contains(&window.id.get()) {
-            // An earlier try stored it, but its answer was lost.
+            // An earlier try stored the window, but the answer was lost.
             return Ok(true);
         }
         if open_ids.len() >= usize::try_from(MAINTENANCE_COUNT_MAX).unwrap_or(0) {

@@ -187,7 +187,7 @@ impl Alerts for SqlStore {
             let query = Query::new(&LIST_SILENCES).int(silence.namespace.get()).at(silence.created_at);
             let open_ids = read_ids(&tx.rows(query.int(SILENCE_COUNT_MAX.into())).await?, "silence", "id")?;
             if open_ids.contains(&silence.id.get()) {
-                // An earlier try stored it, but its answer was lost.
+                // An earlier try stored the silence, but the answer was lost.
                 return Ok(true);
             }
             if open_ids.len() >= usize::try_from(SILENCE_COUNT_MAX).unwrap_or(0) {

@@ -51,7 +51,7 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Saves a rule. The caller must not hold any lock yet, because this locks channels first and then the namespace's alerts.
+    /// Saves a rule. The caller must not hold any lock yet, because this function locks channels first and then the namespace's alerts.
     pub(super) async fn save_alert_rule(&mut self, change: RuleChange<'_>) -> Result<RuleSaved> {
         let missing_channels = self.lock_channels(change.namespace, &change.spec.channel_names().collect()).await?;
         self.raise_alert_version(change.namespace).await?;
@@ -136,8 +136,8 @@ impl Tx<'_> {
         self.rows(query).await?.iter().map(rule).collect()
     }
 
-    /// Sets whether alert events are inserted from now on for verdicts in the namespace. They are if one of its enabled rules is about
-    /// events.
+    /// Sets whether transactions that store verdicts in the namespace insert alert events from now on. They do if an enabled rule of the
+    /// namespace is about events.
     async fn set_watches_runs(&mut self, namespace: NamespaceId) -> Result<()> {
         let rules = self.alert_rules(namespace).await?;
         let watches_runs =

@@ -139,7 +139,7 @@ struct Instants {
 }
 
 impl Tx<'_> {
-    /// Locks a job that is not deleted.
+    /// Locks a job; `None` if it is deleted.
     async fn lock_job(&mut self, id: JobId) -> Result<Option<(JobRecord, DueRowLock)>> {
         let Some(row) = self.row(Query::new(&LOCK_DUE_ROW).int(id.get())).await? else { return Ok(None) };
         let mut columns = Reader::new(&row, "job_due");

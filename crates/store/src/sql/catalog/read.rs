@@ -1,4 +1,4 @@
-//! Reading jobs: by name, by id, in pages, with their definitions.
+//! Reads jobs with their definitions: by name, by id, and in pages.
 
 use async_trait::async_trait;
 use rondel_core::graph::Edge;
@@ -174,7 +174,7 @@ impl Catalog for SqlStore {
             for row in self.rows(query).await? {
                 match definition(&row) {
                     Ok(definition) => definitions.push(definition),
-                    // A newer server may have saved it. The other definitions are still returned.
+                    // A newer server may have saved this definition. The other definitions are still returned.
                     Err(error @ StoreError::Corrupt { .. }) => {
                         tracing::error!(%error, "the definition of a job cannot be read");
                     }

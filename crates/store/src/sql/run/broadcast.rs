@@ -69,14 +69,14 @@ pub(super) struct Broadcast {
     pub(super) derived_verdict: Option<DerivedVerdict>,
 }
 
-/// Set when the verdict of a broadcast was derived from the verdicts of its shards.
+/// Shows that the verdict of a broadcast was derived from the verdicts of its shards in this batch.
 pub(super) struct DerivedVerdict {
     /// Whether there was no verdict before.
     pub(super) is_first: bool,
 }
 
 impl Broadcast {
-    /// Whether its last shard has ended, or a shard now has another verdict than the one that was used.
+    /// Whether its last shard has ended, or a shard has another verdict than when the broadcast's verdict was derived.
     fn must_fold(&self) -> bool {
         self.open_shards == 0 && !self.is_awaiting && (!self.status.is_terminal() || self.is_corrected)
     }

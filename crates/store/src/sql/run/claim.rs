@@ -211,7 +211,7 @@ impl Claim for SqlStore {
             let owner = tx.lock_owner_of_new_run(token, run.job).await?;
             let holder = tx.key_holder(run.job, name).await?;
             if let Some(holder) = holder.as_ref().filter(|holder| holder.id == run.id) {
-                // An earlier try inserted the run, but its answer was lost.
+                // An earlier try inserted the run, but the answer was lost.
                 return Ok(KeyedRun::Created(holder.clone()));
             }
             let open_run = holder.filter(|holder| !holder.status.is_terminal());
@@ -279,8 +279,8 @@ impl Tx<'_> {
         row.as_ref().map(rows::run).transpose()
     }
 
-    /// The homes of these jobs that are other nodes and are not fenced. If the caller's list of nodes is outdated, it can believe such a
-    /// home dead.
+    /// The homes of these jobs that are other nodes and are not fenced. A caller whose list of nodes is outdated can take such a home for
+    /// dead.
     async fn unfenced_homes(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<NodeId>> {
         let is_other_node = |home: &NodeId| *home != token.node && home.get() != 0;
         let homes: BTreeSet<NodeId> = jobs.iter().map(|job| job.expected_row.home).filter(is_other_node).collect();

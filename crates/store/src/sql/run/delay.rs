@@ -76,7 +76,7 @@ impl Delays {
         self.moves.push((run, job, next_fire_at));
     }
 
-    /// Leaves out the runs that await their children, and adds those whose last child has just ended.
+    /// Leaves out runs that await their children, and adds runs whose last child has just ended.
     pub(in crate::sql) async fn adjust_for_children(
         &mut self,
         tx: &mut Tx<'_>,

@@ -78,7 +78,7 @@ pub(super) struct FollowResult {
     pub(super) failed_runs: Vec<RunId>,
 }
 
-/// A child. If the job's home no longer exists, `lost_home` is that home; it is 0 if the job never had a home.
+/// A child, and the home that its job has lost. `lost_home` is set if the job's home has no node row; it is 0 if the job never had a home.
 struct Candidate {
     child: Child,
     lost_home: Option<NodeId>,
@@ -364,7 +364,7 @@ impl Tx<'_> {
         Ok(follow_result)
     }
 
-    /// Inserts the planned runs. Returns the open ones. An existing row stays unchanged.
+    /// Inserts the planned runs. An existing row stays unchanged. Returns the inserted runs that are open.
     async fn insert_followers(
         &mut self,
         mut followers: Vec<Follower>,
@@ -416,9 +416,9 @@ impl Tx<'_> {
         candidates: &BTreeMap<JobId, Candidate>,
     ) -> Result<()> {
         let jobs: BTreeSet<JobId> = released.iter().map(|run| run.job).collect();
-        let home = |job: JobId| Some((job, candidates.get(&job)?.lost_home?));
-        let homes: Vec<(JobId, NodeId)> = jobs.into_iter().filter_map(home).collect();
-        for chunk in homes.chunks(CHUNK_MAX) {
+        let job_and_lost_home = |job: JobId| Some((job, candidates.get(&job)?.lost_home?));
+        let lost_homes: Vec<(JobId, NodeId)> = jobs.into_iter().filter_map(job_and_lost_home).collect();
+        for chunk in lost_homes.chunks(CHUNK_MAX) {
             // If another node has taken the job in the meantime, that node remains its home. The run stays with the finishing node.
             let query = Query::new(&TAKE_HOMES)
                 .rows(chunk, |query, (job, home)| query.int(job.get()).int(home.get()).int(token.node.get()));

@@ -15,7 +15,7 @@ use crate::sql::run::read::{are_open, bind_all_statuses, bind_statuses};
 use crate::sql::run::search::FIND_END_OF_JOB;
 use crate::{Result, Runs as _};
 
-/// Number of rows in the first step per run of the page. Each further step is four times as long.
+/// Number of rows that the first step reads for each run of the page. Each further step is four times as long.
 const STEP_COUNT: u32 = 40;
 /// Maximum number of rows in a step.
 const STEP_COUNT_MAX: u32 = 20_000;

@@ -17,8 +17,8 @@ const INSERT_LIMIT: Statement = Statement {
     name: "insert_limit",
     text: "INSERT {ignore} INTO limit_home (namespace_id, limit_key, home) VALUES (?, ?, ?) {or_ignore}",
 };
-/// Takes a limit from a node that should keep no jobs and has no open run, because such a node counts nothing. The node may have fenced a dead
-/// one, and then takes over its open runs.
+/// Takes a limit from a node that should keep no jobs and has no open run, because such a node counts nothing. A node that has fenced a
+/// dead node keeps its limits while the dead node has open runs, because it takes over these runs.
 const TAKE_LIMIT: Statement = Statement {
     name: "take_limit",
     text: concat!(

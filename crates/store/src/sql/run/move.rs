@@ -247,7 +247,7 @@ impl Move for SqlStore {
     }
 }
 
-/// The error that rolls a transaction back because the node that was to get its jobs has stopped, or is to keep none.
+/// The error that rolls a transaction back because the node that should get its jobs has stopped, or should keep no jobs.
 fn takes_no_jobs(operation: &'static str) -> StoreError {
     failure::refused(operation, "the other node takes no jobs any more")
 }
@@ -286,13 +286,13 @@ impl OpenRun {
 }
 
 impl Tx<'_> {
-    /// The epoch of a node that takes jobs.
+    /// The epoch of a node that takes jobs; `None` if it takes none.
     async fn epoch_of_taker(&mut self, node: i64) -> Result<Option<i64>> {
         let row = self.row(Query::new(&READ_TAKING_NODE).int(node)).await?;
         row.map(|row| Reader::new(&row, "node").int("epoch")).transpose()
     }
 
-    /// Locks a node that has got jobs. Returns whether it still takes jobs under this epoch.
+    /// Locks a node that gets jobs in this transaction. Returns whether it still takes jobs under this epoch.
     async fn lock_taking_node(&mut self, node: i64, epoch: i64) -> Result<bool> {
         Ok(self.row(Query::new(&LOCK_TAKING_NODE).int(node).int(epoch)).await?.is_some())
     }

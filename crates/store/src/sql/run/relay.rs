@@ -11,7 +11,7 @@ use crate::{LeaseToken, Relay, Result};
 
 const FORGET_FENCE_REQUESTS: Statement =
     Statement { name: "forget_fence_requests", text: "DELETE FROM fence_request WHERE asked_at_ms < ?" };
-/// A question that is stored again keeps its answer.
+/// A request that is stored again keeps its answer.
 const DELETE_REQUEST: Statement = Statement {
     name: "delete_fence_request",
     text: "DELETE FROM fence_request WHERE asker_id = ? AND executor_id = ? AND asked_at_ms <> ?",

@@ -1,4 +1,4 @@
-//! Searching runs. A statement scans a bounded part of one index, and leaves out most of the runs that do not match. [`RunSearch::admits`]
+//! Searches runs. A statement scans a bounded part of one index, and leaves out most of the runs that do not match. [`RunSearch::admits`]
 //! checks each run that is read.
 
 use async_trait::async_trait;
