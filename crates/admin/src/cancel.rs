@@ -22,7 +22,7 @@ pub struct CancelledRuns {
     pub has_more: bool,
 }
 
-/// Requests that a run be cancelled, and for a broadcast all of its shards. `actor` names the caller and the cause.
+/// Requests that a run be cancelled, and for a broadcast also all of its open shards. `actor` names the caller and the cause.
 ///
 /// # Errors
 /// The store's.

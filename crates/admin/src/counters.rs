@@ -54,7 +54,7 @@ impl Count {
 pub struct Counters([AtomicU64; Count::ALL.len()]);
 
 impl Counters {
-    /// Adds `count` to a count.
+    /// Adds `count` to a counter.
     pub(crate) fn add(&self, counter: Count, count: usize) {
         self.0[counter as usize].fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
     }

@@ -32,9 +32,9 @@ pub(crate) struct CompiledDefinition {
     pub(crate) job: Job,
     /// The counters of the job's namespace, which count the job's fires and runs.
     pub(crate) counts: Arc<NamespaceCounts>,
-    /// The job's own series of metrics, if it has any.
+    /// The job's own series of metrics; `None` if it has none.
     pub(crate) job_series: Option<Arc<JobSeries>>,
-    /// The counters of its runs by its label values, if any label key is configured.
+    /// The counters of the job's runs by its label values; `None` if no label key is configured.
     pub(crate) labelled_counts: Option<Arc<LabelledCounts>>,
 }
 
@@ -72,7 +72,7 @@ impl Definitions {
         }
     }
 
-    /// The definitions with these keys; those that do not exist or cannot be read are omitted.
+    /// The definitions with these keys. Definitions that do not exist or cannot be read are omitted.
     pub(crate) async fn load(
         &self,
         store: &dyn Store,

@@ -20,7 +20,7 @@ const FIRES_PER_JOB_MAX: usize = 1_500;
 const ENUMERATED_FIRES_MAX: u64 = 150;
 /// Maximum number of fires counted one by one in a forecast.
 const FIRE_COUNT_MAX: usize = 200_000;
-/// Maximum number of fires that are compared to find the peak, of the jobs whose fires are counted bucket by bucket.
+/// To find the peak, at most this many fires of the jobs that are counted bucket by bucket are compared.
 const PEAK_FIRE_COUNT_MAX: usize = 200_000;
 /// Maximum number of instants of each kind in a lane's plan.
 const PLANNED_INSTANTS_MAX: usize = 300;
@@ -53,7 +53,7 @@ pub struct ComingFire {
 pub struct Forecast {
     /// The first fires, the earliest first.
     pub fires: Vec<ComingFire>,
-    /// The number of fires in each bucket, by its start; empty buckets are omitted.
+    /// The number of fires in each bucket, keyed by the bucket's start; empty buckets are omitted.
     pub density: BTreeMap<Timestamp, u64>,
     /// The instant with the most fires, and their number; `None` if there are no fires, or too many to compare.
     pub peak: Option<(Timestamp, u64)>,
@@ -99,9 +99,9 @@ struct ForecastBuilder {
     range: ForecastRange,
     /// The first fires. The latest of them is on top of the heap.
     earliest_fires: BinaryHeap<(Timestamp, JobId, String, String)>,
-    /// Of jobs with many fires: how many fires each bucket has.
+    /// How many fires each bucket has. The fires in `instants` are added at the end.
     density: BTreeMap<Timestamp, u64>,
-    /// The fires of the jobs with many fires, unsorted. It is filled as long as there are few enough to find the peak.
+    /// The fires of the jobs with many fires, unsorted. Filled only while there are few enough to find the peak.
     dense_instants: Vec<Timestamp>,
     /// Whether the jobs with many fires have too many to find the peak.
     is_peak_unknown: bool,
@@ -215,7 +215,7 @@ pub struct LanePlan {
     pub removed: Vec<Timestamp>,
     /// Clock changes of its time zone that affect a fire.
     pub clock_changes: Vec<Timestamp>,
-    /// Whether there are more instants than these.
+    /// Whether `fires` omits planned instants.
     pub is_cut: bool,
 }
 

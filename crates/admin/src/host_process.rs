@@ -13,11 +13,12 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use tokio::time::sleep;
 
-/// How long the server checks the process after its stream has ended, since a stream ends shortly before its process does.
+/// How long the server checks an executor's process after the executor's stream has ended, since the stream ends shortly before the process
+/// does.
 const CHECK_FOR: Duration = Duration::from_secs(5);
 const CHECK_PERIOD: Duration = Duration::from_millis(50);
 
-/// What processes of one boot and one pid namespace have in common: only such a process can be found by its pid.
+/// The boot and the pid namespace of a process. The server can find a process by its pid only if both are the server's own.
 #[derive(Debug, PartialEq, Eq)]
 struct Host {
     boot_id: u128,

@@ -23,8 +23,7 @@ use rondel_core::error_chain::chain;
 const PERIOD: Duration = Duration::from_secs(1);
 /// How often the open runs of every lease are read, to find runs that the other queries do not return.
 const SWEEP_PERIOD: Duration = Duration::from_secs(10);
-/// Maximum time between two looks. After a longer time, listeners get the event `gap` instead of the changes made
-/// meanwhile.
+/// Maximum time between two looks. After a longer pause, listeners get the event `gap` instead of the changes made meanwhile.
 const LOOK_GAP_MAX: Duration = Duration::from_secs(60);
 /// How many events are kept for listeners that are slow or reconnect.
 const KEPT_EVENT_COUNT: usize = 10_000;
@@ -58,7 +57,7 @@ struct State {
     recent_events: VecDeque<Arc<Event>>,
     /// The number of the newest event.
     last_number: u64,
-    /// The instant since which no event is missing from `recent_events`.
+    /// The instant since which no event is missing from `recent_events`; `None` before the first look.
     complete_since: Option<Timestamp>,
     app_names: HashMap<AppId, String>,
     has_logged_failure: bool,
@@ -68,9 +67,9 @@ struct State {
 #[derive(Clone, Debug)]
 pub struct Listener {
     events: Arc<Events>,
-    /// The position up to which the client listened before.
+    /// The position up to which the client listened before; `None` for a client that starts now.
     cursor: Option<Cursor>,
-    /// The last event that was delivered; `None` before the start.
+    /// The number of the last event that was delivered; `None` before listening has begun.
     last_delivered: Option<u64>,
 }
 
@@ -79,7 +78,7 @@ pub struct Listener {
 pub enum ListenResult {
     /// Listening has started: from now on no event is missed.
     Begun {
-        /// The position at which it starts.
+        /// The position at which listening starts.
         cursor: Cursor,
         /// Whether events between the requested position and this one may be missing.
         is_gap: bool,
@@ -170,7 +169,7 @@ impl State {
         Some(later_event.map_or(self.last_number, |event| event.number - 1))
     }
 
-    /// The next events after a number; `None` if they are no longer kept.
+    /// The events after a number, at most [`BATCH`]; `None` if some of them are no longer kept.
     fn events_after(&self, last_number: u64) -> Option<Vec<Arc<Event>>> {
         let first_number = self.recent_events.front().map_or(self.last_number + 1, |event| event.number);
         let skipped_count = usize::try_from((last_number + 1).checked_sub(first_number)?).ok()?;

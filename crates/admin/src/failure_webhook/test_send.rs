@@ -20,13 +20,13 @@ const WEBHOOK_TEST: &str = "webhook.test";
 pub struct TestSend {
     /// The status of the receiver's answer; `None` if there was no answer.
     pub status: Option<u16>,
-    /// How long it took.
+    /// How long the receiver took to answer, or the attempt to fail.
     pub took: Duration,
     /// Why the message counts as not accepted; `None` if it was accepted.
     pub error: Option<String>,
 }
 
-/// Sends a test message to the webhook of a namespace; `None` if it has none.
+/// Sends a test message to the webhook of a namespace; `None` if the namespace has none.
 ///
 /// # Errors
 /// The store's.

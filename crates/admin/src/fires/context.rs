@@ -93,7 +93,8 @@ impl ContextReader<'_> {
         Ok(())
     }
 
-    /// Adds the executors of the app that accept no work now. If an executor has the run, only that executor is added.
+    /// Adds the executors of the app that accept no work now. If an executor has the run, only that executor is added. Also records whether any
+    /// executor accepts work.
     async fn add_executors(
         &self,
         context: &mut AnswerContext,
@@ -124,7 +125,7 @@ impl ContextReader<'_> {
         Ok(())
     }
 
-    /// The executors of an app that this or another node has heard recently.
+    /// The executors of an app that this or another node has heard recently, with their names.
     async fn executor_states(&self, app: AppId) -> Result<BTreeMap<ExecutorId, (Availability, String)>, StoreError> {
         let now = self.0.now();
         let silent_before = now - self.0.heartbeat().saturating_mul(SILENT_HEARTBEATS);
@@ -255,7 +256,7 @@ impl ContextReader<'_> {
         Ok(causes)
     }
 
-    /// The run of the parent job that prevented this one from starting: with several parents it need not be the first.
+    /// The run of the parent job that prevented this run from starting. If the job has several parents, that run need not be `run.parent`.
     async fn refusing_parent(&self, run: &Run) -> Result<Option<Run>, StoreError> {
         let first_run = match run.parent {
             Some(parent) => self.0.store().runs(&[parent]).await?.pop(),
@@ -270,12 +271,12 @@ impl ContextReader<'_> {
         let Some(job) = self.0.store().job(run.namespace, name).await? else { return Ok(None) };
         let query =
             RunQuery { job: Some(job.id), until: Some(run.fire_at), limit: PARENT_RUN_COUNT, ..RunQuery::default() };
-        // The shards of a broadcast have the same cause as its row, but only the row has the verdict.
+        // The shards of a broadcast have the same cause as the broadcast's row, but only that row has the verdict.
         let runs = super::whole_runs(self.0, self.0.store().list_runs(run.namespace, &query).await?).await?;
         Ok(runs.into_iter().find(|other| other.cause == run.cause || other.id.get() == run.cause))
     }
 
-    /// These runs, each with the name of its job if the caller may see that.
+    /// These runs, each with the name of its job if the caller may see the job.
     async fn with_job_names(
         &self,
         mut runs: Vec<Run>,
@@ -295,7 +296,7 @@ impl ContextReader<'_> {
     }
 }
 
-/// The key of the concurrency limit for which a run waits.
+/// The key of the concurrency limit for which a run waits; `None` if it waits for no such limit.
 fn limit_key(detail: &ReasonDetail) -> Option<String> {
     let limit = detail.limit.as_ref().filter(|limit| limit.kind == LimitKind::Concurrency)?;
     limit.key.clone()

@@ -1,6 +1,6 @@
 //! Housekeeping: removes runs and logs beyond their retention, and executors without a stream.
 //!
-//! One node per period does it, without a lock: a row stores when the last pass began, and a node that finds a recent pass waits. Two
+//! One node per period performs it, without a lock: a row stores when the last pass began, and a node that finds a recent pass waits. Two
 //! concurrent passes would do no harm. Batches are small, with pauses between them, so that firing is not disturbed.
 
 mod audit;
@@ -47,7 +47,7 @@ const SETTLE_TIME: Duration = Duration::from_secs(300);
 /// A duty as a type, so that each loop has its name and work as constants.
 pub(crate) trait DutyType: Send {
     const DUTY: Duty;
-    /// Its name in the loops' reports, and in the table of the last passes.
+    /// The duty's name in the loops' reports, and in the table of the last passes.
     const NAME: &'static str;
     /// What the duty does, for the log lines of its failures.
     const ACTION: &'static str;
@@ -161,7 +161,7 @@ impl<T: DutyType> HousekeepingLoop<T> {
         }
     }
 
-    /// Removes batch after batch until nothing old is left, or the pass has lasted a period.
+    /// Removes old runs in batches until none is left, or the pass has lasted a period.
     async fn purge(&mut self, stop: &CancellationToken) -> Result<u64, StoreError> {
         let retention = self.shared.config.retention;
         let kept_from = self.shared.clock.now() - retention;

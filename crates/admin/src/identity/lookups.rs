@@ -19,7 +19,7 @@ use super::tokens::{self, Principal};
 const CONCURRENT_MAX: usize = 32;
 /// Maximum number of concurrent look-ups per address.
 const CONCURRENT_PER_ADDRESS_MAX: usize = 8;
-/// How long a request waits for a permit.
+/// How long a request waits for its two permits together.
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of stored addresses at which unused ones are removed.
 const ADDRESS_COUNT_MAX: usize = 1_000;

@@ -90,7 +90,7 @@ pub async fn find_calendar(
     Ok(Some((PinnedCalendar { id: record.id, version: record.version }, Arc::new(calendar))))
 }
 
-/// Checks a definition that is to replace `stored_spec`.
+/// Checks a definition that is to replace `stored_spec`; `None` for a new job.
 pub(super) async fn check(
     node: &Node,
     namespace: NamespaceId,
@@ -123,7 +123,7 @@ pub(super) fn expected_calendar(spec: &JobSpec) -> Option<&str> {
     spec.expect.as_deref()?.success_by.as_ref()?.calendar.as_deref()
 }
 
-/// The channels of the namespace; empty if no definition uses any.
+/// The names of the channels of the namespace; empty if no definition uses any.
 pub(super) async fn channels_named(
     node: &Node,
     namespace: NamespaceId,

@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::identity::tokens::{Token, hex};
 
-/// Time limit for the user at the provider.
+/// How long the user may take at the provider.
 pub const LIFETIME: Duration = Duration::from_secs(10 * 60);
 /// Maximum difference between the clocks of two nodes: one node may begin a sign-in that another one finishes.
 const CLOCK_SKEW_MAX: Duration = Duration::from_secs(60);

@@ -38,7 +38,7 @@ const METADATA_AGE_MAX: Duration = Duration::from_secs(3600);
 const KEYS_AGE_MAX: Duration = Duration::ZERO;
 /// Timeout for reading the provider's document and keys.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(8);
-/// How long no call is made after a failed one. Sign-ins that waited for the failed call share its error.
+/// How long the document and keys are not read again after a failed call. Sign-ins that waited for the failed call share its error.
 const FAILED_PAUSE: Duration = Duration::from_secs(3);
 /// Maximum error of the provider's clock.
 const CLOCK_SKEW_MAX: Duration = Duration::from_secs(60);
@@ -173,8 +173,8 @@ impl Provider {
         token.to_string().parse().map_err(|_| Refusal::Token("it cannot be read".to_owned()).into())
     }
 
-    /// The provider's document and keys, not older than `age_max`, and the client to call it with. If the provider does not answer, its
-    /// last answer is used.
+    /// The provider's document and keys, not older than `age_max`, and the client for calls to the provider. If the provider does not answer,
+    /// its last answer is used.
     async fn metadata(
         &self,
         config: &OidcConfig,
@@ -302,7 +302,7 @@ fn groups(claim: Option<&Value>) -> Vec<String> {
     }
 }
 
-/// Reads the secret from a file.
+/// Reads the secret from a file. Refuses a file that is exposed to other users of the host.
 pub(super) fn read_secret(file: &Path) -> Result<String, String> {
     let path = file.display();
     let read_file = || {

@@ -13,8 +13,9 @@ use crate::identity::tokens::Token;
 
 /// The name of the key in the store.
 const KEY_NAME: &str = "sign_in_buckets";
-/// Number of buckets for unknown names and for addresses: a bound on the rows that unknown clients occupy.
+/// Number of buckets for unknown names: a bound on the rows that unknown clients occupy.
 const UNKNOWN_BUCKETS: u64 = 4_096;
+/// Number of buckets for addresses, which bounds their rows in the same way.
 const ADDRESS_BUCKETS: u64 = 65_536;
 /// Distance between the buckets of addresses and those of arrivals (browsers that return from the provider). The buckets of accounts at
 /// known addresses lie in between.

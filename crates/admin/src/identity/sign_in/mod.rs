@@ -79,8 +79,8 @@ pub async fn by_password(
     };
     let buckets = Buckets::of(store, now).await?;
     let account_bucket = account.as_ref().map_or_else(|| buckets.of_unknown_name(name), |account| account.id.get());
-    // A user who has signed in from this address before has a separate counter. Guesses from other addresses, or by other clients behind
-    // the same address, do not block this user.
+    // A user who has signed in from this address before has a separate counter. Guesses from other addresses, or at other accounts from this
+    // address, do not block this user.
     let attempt_limits = match account.as_ref().filter(|_| is_known_address) {
         Some(account) => vec![(buckets.of_known_address(account.id, address), ACCOUNT_ATTEMPT_COUNT_MAX)],
         None => {
@@ -134,7 +134,7 @@ pub async fn count_arrival(
     store.count_attempt(bucket, ARRIVAL_COUNT_MAX, ATTEMPT_WINDOW, now).await
 }
 
-/// Marks a one-time value as used, on all nodes; false if it was used within `window`.
+/// Marks a one-time value as used, on all nodes. Returns false if the value, or another value in its bucket, was used within `window`.
 ///
 /// # Errors
 /// The store's.
@@ -161,7 +161,7 @@ impl SignInOwner {
         }
     }
 
-    /// The owner of a sign-in by this link; `None` for a link that signs in no account.
+    /// The owner of a sign-in by this link; `None` for a link that does not sign in, such as the link for creating the first account.
     #[must_use]
     pub const fn of_link(link: &SignInLink) -> Option<Self> {
         match (link.account, link.token, link.minted_by) {
@@ -372,7 +372,7 @@ pub async fn is_link_valid(
     }
 }
 
-/// Redeems a link: it cannot be used again. Returns `None` if it is not valid.
+/// Redeems a link, so that it cannot be used again. Returns `None` if the link is not valid.
 ///
 /// # Errors
 /// The store's.
