@@ -165,7 +165,7 @@ pub struct EngineConfig {
 impl EngineConfig {
     /// Minimum delay between saving a maintenance window and its start. A node reads the windows just before it claims fires, and claims at most
     /// `look_ahead` or `dense_look_ahead` ahead. With this delay, every node that claims a fire inside the window has read the window. The delay
-    /// includes 10 s for saving the window, which is more than `SAVE_MAX` in `rules/maintenance.rs`.
+    /// includes 10 s for saving the window, which is more than `SAVE_TIMEOUT` in `rules/maintenance.rs`.
     #[must_use]
     pub fn maintenance_lead(&self) -> Duration {
         self.dense_look_ahead.max(self.look_ahead) + Duration::from_secs(10)

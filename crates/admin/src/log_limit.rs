@@ -24,7 +24,7 @@ struct Cases {
 
 impl LogLimit {
     /// Counts a case. Returns the number of cases since the last line, if a line is to be written now; `None` while this kind of line is
-    /// suppressed for this client.
+    /// suppressed for this client, or if too many clients are counted already.
     pub(crate) fn count(&self, kind: &'static str, client: i64) -> Option<u64> {
         let now = Instant::now();
         let mut cases_by_client = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -168,7 +168,7 @@ impl Shared {
             .await;
     }
 
-    /// The shards of a broadcast that have no verdict yet.
+    /// The shards of a broadcast that have no verdict yet, at most [`SHARD_COUNT_MAX`]; empty if `root` is not the run of a broadcast.
     pub(crate) async fn open_shards(&self, root: &Run) -> Result<Vec<Run>, StoreError> {
         if root.shard_index != ROOT_SHARD || root.shard_total.is_none() {
             return Ok(Vec::new());
@@ -205,9 +205,10 @@ impl Shared {
         self.quiet_until().unwrap_or_else(|| self.clock.now())
     }
 
-    /// Fires whose instants are later than this are left to edits, which withdraw them unless they may have been sent. This is now. After a step
-    /// back of the clock, edits leave alone what was due within a second of the latest time that the clock had shown. If the job is paused or
-    /// deleted, the owner of such a run drops it, also while its instant lies ahead again.
+    /// The instant after which fires are left to edits, which withdraw them unless they may have been sent. Usually, it is the present. After a
+    /// step back of the clock, it is [`EDIT_CUTOFF`] after the latest time that the clock had shown, because edits leave alone a fire that was
+    /// due before that instant. If the job is paused or deleted, the owner of such a fire's run drops the run, even while its instant lies ahead
+    /// again.
     pub(crate) fn fires_ahead_after(&self) -> Timestamp {
         let noted_until = Timestamp::from_millis(self.quiet_until_ms.load(Ordering::Relaxed));
         self.clock.now().max(noted_until + EDIT_CUTOFF)
@@ -236,14 +237,14 @@ pub struct Readiness {
     pub lease_held: bool,
     /// Whether all open runs of ended leases have been adopted.
     pub knows_open_runs: bool,
-    /// Whether it is shutting down.
+    /// Whether the node is shutting down.
     pub draining: bool,
     /// The trouble with the database, if the last beat got no answer.
     pub database: Option<DatabaseTrouble>,
     /// The loss of writes of this node by the database, if it happened within the last day.
     pub lost_history: Option<LostHistory>,
     pub switch: Switch,
-    /// No job fires until then, because the database's clock stepped back.
+    /// No job fires before this instant, because the database's clock stepped back; `None` if it did not, or has passed the instant.
     pub quiet_until: Option<Timestamp>,
 }
 
@@ -381,7 +382,7 @@ impl Node {
         self.0.metrics.xxl.add(call, outcome, count);
     }
 
-    /// Whether this node does its work.
+    /// Whether this node can do its work.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         Readiness {
@@ -407,7 +408,7 @@ impl Node {
         self.0.lookups.authenticate_bearer(self.store(), (authorization, client), self.now()).await
     }
 
-    /// The account that is signed in by a cookie; `None` if there is none. `client` is the address that sent the cookie.
+    /// The sign-in to which a cookie belongs; `None` if there is none. `client` is the address that sent the cookie.
     ///
     /// # Errors
     /// [`LookupError`].
@@ -415,7 +416,7 @@ impl Node {
         self.0.lookups.authenticate_cookie(self.store(), (cookie, client), self.now()).await
     }
 
-    /// Definitions, compiled with their calendars; those that do not exist or cannot be read are omitted.
+    /// Definitions, compiled with their calendars. Definitions that do not exist or cannot be read are omitted.
     pub(crate) async fn definitions(
         &self,
         keys: impl IntoIterator<Item = DefinitionKey>,
@@ -463,7 +464,8 @@ impl Node {
         self.0.scan_poke.notify_one();
     }
 
-    /// Puts durable open runs into the ring, so that they need not wait for the query for stray runs. Runs of other homes are ignored.
+    /// Puts durable open runs into the ring, so that they need not wait for the query for stray runs. Runs of other homes are ignored. If the
+    /// ring takes no more commands now, that query finds the runs later.
     pub fn try_put_own(&self, runs: Vec<Run>) {
         let token = self.token();
         let own_runs = runs.into_iter().filter(|run| run.node == token.node && run.node_epoch == token.epoch).collect();
@@ -477,7 +479,7 @@ impl Node {
         }
     }
 
-    /// Makes the owner of a run read the request to cancel it.
+    /// Makes this node read the request to cancel a run now, if it owns the run.
     pub(crate) fn poke_cancels(&self, run: &Run) {
         if run.node == self.token().node {
             self.0.adopt_poke.notify_one();

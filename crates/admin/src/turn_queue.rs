@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
     pub(crate) app: AppId,
-    /// The number of its session.
+    /// The number of the session that sent the item.
     pub(crate) session: u64,
 }
 

@@ -33,9 +33,9 @@ pub(super) async fn open_runs(node: &Node, job: JobId) -> Result<Vec<Run>, Store
     node.store().open_runs(job, None, None, node.shared().config.end_queued_max).await
 }
 
-/// Skips the queued runs of a job that are not to be kept, and waits until their owners have ended them, at most for the configured time. If
-/// an owner is down, the owner or its successor ends the runs later. `open_before` has the runs that were open before the pause or deletion.
-/// If it has ended some of them already, the counts include these.
+/// Skips the queued runs of a job that are not to be kept, and waits until their owners have ended them, at most for the configured time. If an
+/// owner is down, the owner or its successor ends the runs later. `open_before` has the runs that were open before the pause or deletion. The
+/// counts include the runs among them that the pause or deletion has already ended.
 pub(super) async fn end_queued(
     node: &Node,
     job: JobId,

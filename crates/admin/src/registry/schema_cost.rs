@@ -16,7 +16,7 @@ const TEXT_BYTES_PER_STEP: usize = 64;
 /// How deep a schema itself may nest.
 const SCHEMA_DEPTH_MAX: usize = 64;
 
-/// What the budget allows.
+/// Which check of parameters the budget allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CheckBudget {
     /// Deciding whether the parameters fit, and collecting all errors.
@@ -27,7 +27,7 @@ pub(super) enum CheckBudget {
     NoCheck,
 }
 
-/// What the budget allows for a check of `params`.
+/// Determines which check of `params` the budget allows.
 pub(super) fn check_budget(schema: &Value, params: &Value) -> CheckBudget {
     let mut walk = CostWalk { root: schema, step_count: 0, copy_count: 0 };
     match walk.visit(schema, params, Place { is_in_choice: false, depth: 0 }) {
@@ -37,7 +37,7 @@ pub(super) fn check_budget(schema: &Value, params: &Value) -> CheckBudget {
     }
 }
 
-/// Why a schema cannot be used although it may be valid: its cost could not be counted.
+/// Why a schema cannot be used although it may be valid: its cost could not be counted. `None` if it can be used.
 pub(super) fn unsupported_reason(schema: &Value) -> Option<String> {
     let is_draft_4 = schema["$schema"].as_str().is_some_and(|draft| draft.contains("draft-04"));
     let mut schemas_to_check = vec![(schema, 0)];

@@ -1,4 +1,4 @@
-//! Reports on the runs of a namespace, of apps, jobs and labels over days and months, and on the messages of failed runs.
+//! Reports on the runs of namespaces, apps, jobs and labels over days and months, and on the messages of failed runs.
 //!
 //! Reports read only the counts that `roll_up` makes, never the ledger. [`rows`] sums counts, [`failures`] joins equal messages of several
 //! jobs. The loop in [`weekly`] writes the weekly report.
@@ -45,7 +45,7 @@ rondel_core::plain_word_enum! {
 }
 
 impl Period {
-    /// The start of the period that contains an instant.
+    /// The start of the period that contains an instant, but not before `from`, the start of the report.
     fn floor(self, at: Timestamp, from: Timestamp) -> Timestamp {
         match self {
             Self::Total => from,
@@ -136,8 +136,8 @@ impl Row {
         self
     }
 
-    /// How many of the skipped fires did not begin. A run that its handler skipped has begun, and has a duration: these are at least the
-    /// durations that exceed the runs with other verdicts.
+    /// How many of the skipped runs did not begin. A run that its handler skipped has begun, and has a duration. So if there are more durations
+    /// than runs with other verdicts, the additional durations are those of skipped runs that have begun.
     fn not_begun_count(&self) -> u64 {
         let not_skipped_count = self.verdicts.total().saturating_sub(self.verdicts.skipped);
         self.verdicts.skipped.saturating_sub(self.durations.count().saturating_sub(not_skipped_count))

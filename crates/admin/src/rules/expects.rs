@@ -63,7 +63,7 @@ impl LookContext<'_> {
         Ok(())
     }
 
-    /// Evaluates expectations that are due. For one that was met, only its next instant is written.
+    /// Evaluates expectations that are due. For an expectation that was met, only its next instant is written.
     async fn look_at_due(
         &self,
         checks: &[ExpectCheck],

@@ -80,12 +80,12 @@ impl<'a> JobFacts<'a> {
         Ok(())
     }
 
-    /// The job with this id, if it is one of these.
+    /// The job with this id; `None` if these facts do not include it.
     pub(super) fn job(&self, id: JobId) -> Option<&WatchedJob> {
         self.jobs.get(&id)
     }
 
-    /// The observations of a rule about events: of the jobs with events, and of its incidents that are due for a check.
+    /// The observations of a rule about events, for the jobs with events, and for the rule's incidents that are due for a check.
     pub(super) fn observe_events(
         &self,
         rule: &RuleRecord,
@@ -320,7 +320,7 @@ fn next_check(spec: &RuleSpec, now: Timestamp, next_at: Option<Timestamp>) -> Op
     }
 }
 
-/// When a rule that is saved now becomes due for the first time.
+/// When a rule that is saved now becomes due for the first time; `None` for a disabled rule and for a rule about events.
 pub(super) fn first_check(spec: &RuleSpec, now: Timestamp) -> Option<Timestamp> {
     match (spec.condition.kind(), &spec.condition) {
         _ if !spec.enabled => None,

@@ -26,7 +26,7 @@ const OPEN_INCIDENTS_MAX: u32 = 2_000;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LookResult {
-    /// Its decisions are stored.
+    /// The look's decisions are stored.
     Done {
         /// How many incidents changed.
         count: u64,
@@ -281,7 +281,8 @@ impl<'a> LookContext<'a> {
     }
 }
 
-/// Acknowledges an incident, with the message about that; `false` if another decision was stored first.
+/// Acknowledges an incident, and writes the messages about this. Returns false if another decision was stored first; returns true also if there
+/// is nothing to acknowledge.
 pub(super) async fn acknowledge_once(
     node: &Node,
     namespace: NamespaceId,

@@ -32,10 +32,10 @@ pub enum WindowEnd {
 pub struct MaintenanceRequest {
     /// The app with its name; `None` for all jobs of the namespace.
     pub app: Option<(AppId, String)>,
-    /// Its begin; `None` for as soon as possible.
+    /// The begin of the window; `None` for as soon as possible.
     pub starts_at: Option<Timestamp>,
     pub end: WindowEnd,
-    /// What happens to the fires inside.
+    /// What happens to the fires inside the window.
     pub fires: FiresInside,
     /// The user's reason, shown with the window.
     pub reason: String,
@@ -112,7 +112,7 @@ pub async fn add_maintenance(
     Ok(record)
 }
 
-/// Ends a maintenance window now; one that has not begun never starts. A window that has already ended is not changed.
+/// Ends a maintenance window now. A window that has not begun never starts. A window that has already ended is not changed.
 ///
 /// # Errors
 /// [`RuleError::NotFound`], or the store's.

@@ -27,13 +27,13 @@ const REASON_LEN_MAX: usize = 1_000;
 /// How many times the server tries to store an acknowledgement together with its message. A try fails if another decision of the namespace
 /// is stored first.
 const ACKNOWLEDGE_TRIES: u32 = 5;
-/// Number of pages of jobs that a dry run checks.
+/// Maximum number of pages of jobs that a dry run checks.
 const DRY_RUN_PAGES_MAX: u32 = 4;
 /// Maximum number of jobs with failed or skipped runs that a dry run evaluates.
 const DRY_RUN_JOBS_MAX: u32 = 100;
 /// Maximum number of subjects that a dry run names.
 const NAMED_SUBJECTS_MAX: usize = 20;
-/// A dry run finds the jobs with failed or skipped runs by the runs of this last period.
+/// How far back a dry run looks for failed and skipped runs.
 const UNSUCCESSFUL_WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of failed or skipped runs that a dry run reads.
 const UNSUCCESSFUL_ROWS_MAX: u32 = 10_000;
@@ -44,10 +44,10 @@ pub enum RuleError {
     /// The document is invalid.
     #[error("the rule has {}, the first is {}", counted(.0.len(), "error"), .0.first().map_or_else(String::new, ToString::to_string))]
     Invalid(Vec<FieldError>),
-    /// Another caller changed it first.
+    /// Another caller changed the rule first.
     #[error("the rule was changed meanwhile, its version is {version}")]
     Conflict {
-        /// Its current version, 0 if it was deleted.
+        /// The rule's current version; 0 if it was deleted.
         version: i64,
     },
     /// The namespace has reached its maximum.
@@ -68,7 +68,7 @@ pub enum RuleError {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedRule {
-    /// The rule as it is now.
+    /// The rule as it is stored after the save.
     pub record: RuleRecord,
     /// Whether the rule was created.
     pub is_new: bool,
@@ -112,7 +112,7 @@ pub struct ResolvedDeadline {
     pub next: Option<Timestamp>,
 }
 
-/// Saves a rule.
+/// Saves a rule if it has the expected version; `None` means any.
 ///
 /// # Errors
 /// [`RuleError`].
@@ -175,7 +175,7 @@ fn deleted_channel_error(spec: &RuleSpec, name: &str) -> FieldError {
     FieldError::new(pointer, format!("there is no channel {name:?}: it was deleted meanwhile"))
 }
 
-/// Deletes a rule if it has the expected version; `None` means any. Its open incidents are resolved without a message.
+/// Deletes a rule if it has the expected version; `None` means any. The rule's open incidents are resolved without a message.
 ///
 /// # Errors
 /// [`RuleError::NotFound`], [`RuleError::Conflict`], or the store's.

@@ -153,7 +153,7 @@ pub(super) async fn late_jobs(
 ) -> Result<Vec<(WatchedJob, Observation)>, StoreError> {
     let mut open_jobs = Vec::new();
     for status in [RunStatus::Pending, RunStatus::Waiting] {
-        // A run that waits for its next attempt did start in time.
+        // A run that waits for its next attempt has already started, so it does not count as late.
         let begun_by = now - shortest;
         let query =
             OpenQuery { namespace, status, due_by: now, begun_by, first_attempts_only: true, limit: OPEN_JOBS_MAX };
@@ -240,7 +240,7 @@ fn rare_jobs(owners: &[i64], sketches: &HashMap<JobId, Sketch>) -> Vec<i64> {
     owners.iter().copied().filter(|owner| count(*owner) < judge::USUAL_MIN_RUNS).collect()
 }
 
-/// The durations of these jobs' runs that were planned within this time, counted in buckets of this length.
+/// The durations of these jobs' runs that were planned within the last `window`, from the counts of each `step`.
 async fn durations(
     node: &Node,
     owners: &[i64],

@@ -44,7 +44,7 @@ pub(super) async fn scope_warning(
     Ok(Some(format!("there is no {missing_name}: nothing can be observed until there is one")))
 }
 
-/// The warnings for the authors of silences, per silence. A rule with one of the hidden names is treated like one that does not exist.
+/// The warnings for the authors of silences, per silence. A rule with one of the hidden names is treated like a rule that does not exist.
 ///
 /// # Errors
 /// The store's.
