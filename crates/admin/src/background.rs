@@ -132,7 +132,7 @@ async fn sleep_or_pend(wait: Option<Duration>) {
     }
 }
 
-/// What the result of a tick changed.
+/// How the result of a tick changed the loop's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TickChange {
     Unchanged,

@@ -8,7 +8,7 @@ use rondel_store::ledger::CancelOutcome;
 
 use crate::node::Node;
 
-/// Runs per transaction.
+/// Maximum number of runs per transaction.
 const BATCH_SIZE: u32 = 500;
 /// Maximum number of batches per request; the caller repeats the request for the rest.
 const BATCH_COUNT_MAX: u32 = 20;

@@ -61,9 +61,9 @@ impl fmt::Debug for BootClock {
 #[derive(Debug, Default)]
 pub struct Clock {
     boot: BootClock,
-    /// The database's time minus the boot-time clock.
+    /// The database's time minus the boot-time clock, in microseconds.
     offset_micros: AtomicI64,
-    /// For each of the last readings, the lowest offset that it allows, in microseconds.
+    /// For each of the last readings, the lowest offset that the reading allows, in microseconds.
     lowest_offsets: Mutex<VecDeque<i64>>,
     /// When the database's clock was last seen to step ahead, by the boot-time clock in microseconds; 0 if never.
     stepped_ahead_at: AtomicI64,

@@ -44,7 +44,7 @@ pub struct EngineConfig {
     pub claim_runs: usize,
     /// Maximum number of waiting runs that one statement takes.
     pub waiting_page: u32,
-    /// An instant is dense if at least this many jobs fire next at it: its fires are claimed earlier.
+    /// An instant is dense if it is the next fire of at least this many jobs. The fires of a dense instant are claimed earlier.
     pub dense_from: u32,
     /// How far ahead the node looks for dense instants.
     pub dense_look_ahead: Duration,
@@ -58,8 +58,8 @@ pub struct EngineConfig {
     /// How long before its instant a run may be sent to an executor, which then starts it on time. Less than a second, because an edit does
     /// not change runs that are due within a second. If this is zero, each trigger is sent at its instant.
     pub send_ahead: Duration,
-    /// Maximum number of jobs per look for which the node checks whether to move their runs to another node, because no executor here suits
-    /// them. The next look continues after these jobs.
+    /// Maximum number of jobs that one look checks for runs to be moved to another node because no executor here suits them. The next look
+    /// continues after these jobs.
     pub seek_jobs: usize,
     /// Approximate maximum number of open runs in memory. The less room is left, the fewer runs each job, app and namespace may have in
     /// memory. Other runs stay in the store, and are taken up in their order.
@@ -98,16 +98,16 @@ pub struct EngineConfig {
     /// The runs of an executor that sends nothing for this long are given up. Must be longer than the sum of `silence` and a handler's
     /// grace.
     pub lost_after: Duration,
-    /// Some runs continue while their executor hears no server. Such a run keeps its place in its job's order until its executor has been
-    /// silent for this long; at least [`lost_after`](Self::lost_after). The executor itself stops the run earlier, by `lost_after` minus
+    /// Some runs continue while their executor hears no server. Such a run keeps its place in its job's order until its executor has been silent
+    /// for this long. Must be at least [`lost_after`](Self::lost_after). The executor itself stops the run earlier, by `lost_after` minus
     /// `silence`.
     pub continue_max: Duration,
     /// The delay between the deadline of a run and the request to its executor to stop it. Must be longer than a handler's grace plus the
     /// transfer of a result.
     pub overdue_ask: Duration,
-    /// The delay between the deadline of a run and the time at which it is given up.
+    /// The delay between the deadline of a run and the time at which the run is given up.
     pub overdue_timeout: Duration,
-    /// How long a connected executor may leave a trigger unanswered before it is asked which runs it has.
+    /// How long a connected executor may leave a trigger unanswered before the server asks the executor which runs it has.
     pub answer_within: Duration,
     /// Maximum number of open runs of a job that are checked when the job is paused or deleted.
     pub end_queued_max: u32,
@@ -122,9 +122,9 @@ pub struct EngineConfig {
     pub script_versions: u32,
     /// How often alert rules that are due are evaluated.
     pub alert_rules_period: Duration,
-    /// How long logs are kept after the start of their run; they are deleted with their run at the latest.
+    /// How long logs are kept after the start of their run; a log is deleted together with its run at the latest.
     pub log_retention: Duration,
-    /// Maximum stored size of the logs of a namespace, in bytes; the oldest are deleted first. 0 for no limit.
+    /// Maximum stored size of the logs of a namespace, in bytes; the oldest logs are deleted first. 0 for no limit.
     pub log_size_max: u64,
     /// Whether fires are exported as spans of traces.
     pub traces: bool,

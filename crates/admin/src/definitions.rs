@@ -27,7 +27,7 @@ pub(crate) struct CompiledDefinition {
     pub(crate) namespace: NamespaceId,
     pub(crate) namespace_name: String,
     pub(crate) app: AppId,
-    /// The instant that fixed rates count from.
+    /// The instant from which fixed rates count.
     pub(crate) anchor: Timestamp,
     pub(crate) job: Job,
     /// The counters of the job's namespace, which count the job's fires and runs.
@@ -45,8 +45,8 @@ impl CompiledDefinition {
     }
 }
 
-/// A bounded cache of two generations. An entry that is used moves to the young one. When the young one is full, it becomes the old one, and
-/// the previous old one is dropped.
+/// A bounded cache of two generations. An entry that is used moves to the young generation. When the young generation is full, it becomes the
+/// old one, and the previous old generation is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Definitions {
     generations: Mutex<Generations>,
@@ -178,7 +178,7 @@ impl Definitions {
         }
     }
 
-    /// Compiles a definition with the rule of its calendar; fails if it uses a calendar and the rule is missing.
+    /// Compiles a definition with the rule of its calendar; fails if the definition uses a calendar and the rule is missing.
     pub(crate) fn compile_job(&self, spec: &JobSpec, rule: Option<&Rule>) -> Result<Job, Vec<FieldError>> {
         let calendar = match (&spec.calendar, rule) {
             (None, _) => None,

@@ -303,7 +303,7 @@ impl Engine {
         failure_webhook::put_failure_webhook(&self.node, namespace, url).await
     }
 
-    /// Sends a test message to the failure webhook of a namespace; `None` if it has none.
+    /// Sends a test message to the failure webhook of a namespace; `None` if the namespace has none.
     ///
     /// # Errors
     /// The store's.
@@ -339,7 +339,7 @@ impl Engine {
         Ok(outgoing)
     }
 
-    /// Like [`open_session`](Self::open_session), for an executor that does not announce its handlers: it accepts any.
+    /// Like [`open_session`](Self::open_session), for an executor that does not announce its handlers and accepts any handler.
     ///
     /// # Errors
     /// A status with the reason why the executor is refused.

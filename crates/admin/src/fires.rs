@@ -228,7 +228,7 @@ pub(crate) async fn why_now(
     }
 }
 
-/// The due run of a job that has one of the statuses and the latest planned instant. An empty list admits every status. A broadcast is
+/// Among a job's due runs with one of the statuses, the run with the latest planned instant. An empty list admits every status. A broadcast is
 /// represented by its own run, not by a shard.
 async fn newest_run(
     node: &Node,
@@ -330,7 +330,7 @@ async fn read_history_input(
     })
 }
 
-/// The input, completed by the earlier attempts of the explained run and its context.
+/// The input, completed by the context of the explained run and by the run's earlier attempts.
 async fn with_context(
     node: &Node,
     input: HistoryInput,

@@ -44,7 +44,7 @@ pub struct ComingFire {
     pub job: JobId,
     /// The job's name.
     pub name: String,
-    /// The name of its app.
+    /// The name of the job's app.
     pub app: String,
 }
 
@@ -203,17 +203,17 @@ fn peak(mut instants: Vec<Timestamp>) -> Option<(Timestamp, u64)> {
 pub struct LanePlan {
     /// The job's name.
     pub name: String,
-    /// The name of its app.
+    /// The name of the job's app.
     pub app: String,
-    /// The handler that its runs call.
+    /// The handler that the job's runs call.
     pub handler: String,
-    /// Whether its schedules fire.
+    /// Whether the job's schedules fire.
     pub enabled: bool,
     /// Planned instants in the future; if there are very many, an evenly spread selection.
     pub fires: Vec<Timestamp>,
-    /// Instants that its calendar removes or moves.
+    /// Instants that the job's calendar removes or moves.
     pub removed: Vec<Timestamp>,
-    /// Clock changes of its time zone that affect a fire.
+    /// Clock changes in the time zones of the job's schedules that affect a fire.
     pub clock_changes: Vec<Timestamp>,
     /// Whether `fires` omits planned instants.
     pub is_cut: bool,

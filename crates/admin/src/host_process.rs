@@ -105,7 +105,7 @@ impl Host {
     }
 }
 
-/// Parses the state of a process and its start time in clock ticks. Its name, in parentheses, may contain any character.
+/// Parses the state of a process and its start time in clock ticks. The process's name, in parentheses, may contain any character.
 fn read_stat(stat: &str) -> Option<(&str, u64)> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long a kind of line is suppressed for a client after one was written.
+/// How long a kind of line is suppressed for a client after such a line was written.
 const PERIOD: Duration = Duration::from_secs(60);
 /// Maximum number of pairs of client and kind.
 const COUNT_MAX: usize = 10_000;

@@ -76,7 +76,7 @@ pub(crate) struct Shared {
     pub(crate) adopt_poke: Notify,
     pub(crate) tick: mpsc::Sender<TickCommand>,
     pub(crate) events: mpsc::Sender<Event>,
-    /// Makes the next beat come immediately.
+    /// Makes the next beat begin immediately.
     pub(crate) beat_poke: Notify,
     pub(crate) database: DatabaseWatch,
     pub(crate) switches: SwitchBoard,
@@ -131,7 +131,7 @@ impl Shared {
         self.adoption_begun.load(Ordering::Acquire)
     }
 
-    /// Puts durable open runs into the ring, unless they are in memory already.
+    /// Puts durable open runs into the ring, unless they are already in memory.
     pub(crate) async fn put(&self, runs: Vec<Run>) {
         self.put_as_of(runs, self.clock.boot_micros()).await;
     }
@@ -179,7 +179,7 @@ impl Shared {
         Ok(shards)
     }
 
-    /// The delay before a loop's first look: nodes that start together look at different moments of the period.
+    /// The delay before a loop's first look. It makes nodes that start together look at different moments of the period.
     pub(crate) fn first_look_delay(&self, period: Duration) -> Duration {
         let token = self.membership.token();
         let epoch = i32::try_from(token.epoch).unwrap_or(i32::MAX);
@@ -334,7 +334,7 @@ impl Node {
         self.0.config.lost_after
     }
 
-    /// Since when this server has held its lease and received executors' messages.
+    /// The instant since which this server has held its lease and received executors' messages.
     pub(crate) fn serves_since(&self) -> Timestamp {
         self.0.clock.timestamp_at(self.0.membership.held_since())
     }
@@ -349,7 +349,7 @@ impl Node {
         self.0.progress.of(run)
     }
 
-    /// Notifies when this node stores lines of a run's log; lines that other nodes store are not covered.
+    /// Returns a reader that is notified when this node stores lines of a run's log. Lines that other nodes store cause no notification.
     #[must_use]
     pub fn follow_log(&self, run: RunId) -> LogReader {
         self.0.log_readers.follow(run)

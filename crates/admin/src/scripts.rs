@@ -176,7 +176,7 @@ pub async fn delete(
     }
 }
 
-/// Finds a script by its name. Returns `None` for a text that cannot be a name.
+/// Finds a script by its name. Returns `None` if there is none, or if the text cannot be a name.
 ///
 /// # Errors
 /// The store's.

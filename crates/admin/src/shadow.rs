@@ -45,7 +45,7 @@ pub struct ShadowRequest<'a> {
     pub job_count_max: usize,
 }
 
-/// A job on one day in UTC.
+/// The fires of a job on one day in UTC.
 #[derive(Clone, Debug)]
 pub struct ShadowRow {
     /// The name of the job.
@@ -55,7 +55,7 @@ pub struct ShadowRow {
     pub day: Timestamp,
     /// The comparison of both sides.
     pub comparison: Comparison,
-    /// Whether the day has more fires than were compared.
+    /// Whether the day may have more fires than were compared.
     pub is_cut: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Stores an object that a caller requests only once, even if the database's answer is lost.
+//! Stores a requested object only once, even if the database's answer is lost.
 
 use std::time::Duration;
 

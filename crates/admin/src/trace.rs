@@ -18,7 +18,7 @@ use crate::dispatch::ReadyRun;
 const SCOPE: &str = "rondel";
 
 thread_local! {
-    /// The id of the next trace that begins on this thread; 0 for a random one.
+    /// The id of the next trace that begins on this thread; 0 for a random id.
     static NEXT_TRACE: Cell<u128> = const { Cell::new(0) };
 }
 

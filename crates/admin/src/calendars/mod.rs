@@ -22,7 +22,7 @@ use crate::node::Node;
 
 /// Maximum number of calendars in a namespace.
 pub const CALENDAR_COUNT_MAX: usize = 1_000;
-/// Calendars read by one statement; each may list thousands of days.
+/// Maximum number of calendars that one statement reads; each calendar may list thousands of days.
 const PAGE: u32 = 50;
 
 /// Why a change of a calendar was refused.
@@ -189,7 +189,7 @@ pub async fn dependents(
     Ok(dependents)
 }
 
-/// Finds a calendar by its name. Returns `None` for a text that cannot be a name.
+/// Finds a calendar by its name. Returns `None` if there is none, or if the text cannot be a name.
 ///
 /// # Errors
 /// The store's.
@@ -215,7 +215,7 @@ async fn check_with_dependents(
     Ok(parts)
 }
 
-/// Checks that the calendars that depend on this one stay valid with its new version.
+/// Checks that all calendars that depend on the calendar of `spec` stay valid with this new version.
 async fn check_dependents(
     node: &Node,
     namespace: NamespaceId,

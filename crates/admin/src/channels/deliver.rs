@@ -30,7 +30,7 @@ const MAIL_BYTES_MAX: usize = 64 * 1024;
 pub(super) struct DeliveryAttempt<'a> {
     pub(super) channel: &'a Channel,
     pub(super) notice: &'a Notice,
-    /// The message's id: the same at each attempt.
+    /// The message's id, which is the same at each attempt.
     pub(super) id: &'a str,
     pub(super) now: Timestamp,
 }

@@ -43,7 +43,7 @@ pub(super) struct RequestInput<'a> {
     pub(super) lang: Lang,
     pub(super) notice: &'a Notice,
     pub(super) texts: &'a Texts,
-    /// The message's id: the same at each attempt.
+    /// The message's id, which is the same at each attempt.
     pub(super) id: &'a str,
     pub(super) now: Timestamp,
 }

@@ -94,7 +94,7 @@ pub fn view(channel: &Channel) -> ChannelView {
     ChannelView { settings, secrets, host }
 }
 
-/// The channel with this name.
+/// Finds a channel by its name. Returns `None` if there is none, or if the text cannot be a name.
 ///
 /// # Errors
 /// The store's.

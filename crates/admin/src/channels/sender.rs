@@ -26,7 +26,7 @@ use crate::node::Shared;
 const MESSAGES_PER_CHANNEL_MAX: u32 = 64;
 /// How long a channel is leased: longer than the sum of [`START_WITHIN`] and the time of one try.
 const CHANNEL_LEASE: Duration = Duration::from_secs(35);
-/// Time within which the messages of one lease must be started; the last one may finish later.
+/// Time within which the messages of one lease must be started; the last message may finish later.
 const START_WITHIN: Duration = Duration::from_secs(10);
 /// Longest pause of a channel after a failed try. Also the pause of a channel whose due messages all wait for an earlier message.
 const PAUSE_MAX: Duration = Duration::from_secs(5);

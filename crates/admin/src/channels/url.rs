@@ -46,12 +46,12 @@ pub(super) fn check_url(kind: ChannelKind, text: &str, allowed_addresses: &Allow
     }
 }
 
-/// Whether the host is an IP address. [`check_host`] has already allowed it.
+/// Whether the host is an IP address. [`check_host`] has already allowed the address.
 fn is_ip_address(host: &str) -> bool {
     host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>().is_ok()
 }
 
-/// The host of a channel's URL: the only part of it that may be shown.
+/// The host of a channel's URL, which is the only part of the URL that may be shown; `None` if there is no usable URL.
 pub(super) fn shown_host(values: &Values) -> Option<String> {
     let url = read_url(values.get("url")?).ok()?;
     url.host_str().map(str::to_owned)

@@ -18,7 +18,7 @@ use super::board::job_label;
 use crate::jobs::{self, JobError};
 use crate::node::Node;
 
-/// Number of attempts to create or change a job that other callers change meanwhile.
+/// Maximum number of tries to create or change a job that other callers change meanwhile.
 const TRY_COUNT: usize = 3;
 /// Maximum number of declared sets kept per app; an older set is deleted once no living executor declares it.
 const SET_COUNT_MAX: usize = 20;

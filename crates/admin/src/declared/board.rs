@@ -24,11 +24,11 @@ const APP_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub(crate) struct DeclaredSet {
     /// SHA-256 of `specs`, in hex.
     pub(super) hash: String,
-    /// The definitions, as a JSON array; a definition that is not JSON is in it as a string.
+    /// The definitions, as a JSON array; a definition that is not JSON is a string in the array.
     pub(super) specs: String,
     /// The names of the jobs, as problems refer to them.
     names: BTreeSet<String>,
-    /// Why the whole set is refused, if it is.
+    /// Why the whole set is refused; `None` if it is not.
     pub(super) refusal: Option<DeclarationProblem>,
 }
 

@@ -1,4 +1,4 @@
-//! The loop that records which declared sets are living, and finds the apps to apply them to.
+//! The loop that records which declared sets are living, and applies the sets of the apps whose state has changed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;

@@ -33,7 +33,7 @@ pub(super) struct Snapshot {
     pub(super) is_cut: bool,
 }
 
-/// An executor that some node has a stream to.
+/// An executor to which some node has a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HeardExecutor {
     pub(super) name: String,

@@ -1,4 +1,4 @@
-//! A stream of events: runs that change their state, jobs that are saved, executors and nodes that come and go.
+//! A stream of events: changes of runs, saved and deleted jobs, executors that connect or disconnect, and changes of nodes' statuses.
 //!
 //! No writer stores or sends events. While a client listens, the store is read once a second (`watch`), changes are found by comparison
 //! (`board`), and all listeners of this node share them. While no client listens, nothing is read. A listener that may have missed events

@@ -1,8 +1,8 @@
 //! A node's watch: reads the store while a client listens, and keeps recent events for a while.
 //!
-//! A look reads the store and finds the changes. The watch has no task: if the last look is a period old, the listener that finds this
-//! performs the next one, and the other listeners share its events. That listener can be dropped during the look. The others lose no event
-//! then, since the state changes only after all reads, without an await in between.
+//! A look reads the store and finds the changes. The watch has no task: if the last look is a period old, the listener that finds this performs
+//! the next look, and the other listeners share its events. That listener can be dropped during the look. The others lose no event then, since
+//! the state changes only after all reads, without an await in between.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -73,7 +73,7 @@ pub struct Listener {
     last_delivered: Option<u64>,
 }
 
-/// What a listener receives.
+/// Result of [`Listener::next`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenResult {
     /// Listening has started: from now on no event is missed.
@@ -162,7 +162,7 @@ impl State {
         if cursor.watch == watch {
             return (cursor.number <= self.last_number && cursor.number + 1 >= first_number).then_some(cursor.number);
         }
-        // A cursor of another node: events that this node saw around that time may be sent twice.
+        // The cursor is from another node. Events that this node saw around the cursor's instant may be sent twice.
         let earliest_since = cursor.at - NODE_SKEW_MAX;
         self.complete_since.filter(|since| *since <= earliest_since)?;
         let later_event = self.recent_events.iter().find(|event| event.at >= earliest_since);
@@ -286,7 +286,7 @@ fn keyed_by_id(runs: Vec<RunSnapshot>) -> impl Iterator<Item = (RunId, RunSnapsh
     runs.into_iter().map(|run| (run.id, run))
 }
 
-/// The executors that some node has a stream to.
+/// The executors to which some node has a stream.
 async fn heard_executors(
     store: &dyn Store,
     last_snapshot: &LastSnapshot,

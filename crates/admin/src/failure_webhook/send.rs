@@ -22,7 +22,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 const MESSAGES_PER_NAMESPACE_MAX: u32 = 64;
 /// How long a taken message is reserved for the node that took it: longer than the sum of [`START_WITHIN`] and the timeout of one request.
 const MESSAGE_LEASE: Duration = Duration::from_secs(60);
-/// Time within which the messages of one namespace must be started; the last one may finish later.
+/// Time within which the messages of one namespace must be started; the last message may finish later.
 const START_WITHIN: Duration = Duration::from_secs(20);
 /// Maximum number of namespaces whose messages are sent concurrently.
 const CONCURRENT_MAX: usize = 32;
@@ -113,8 +113,8 @@ enum SendOutcome {
 }
 
 impl Sender {
-    /// Sends the messages of one namespace one after the other. Postpones the messages that it does not get to. Drops all messages if the
-    /// namespace has no webhook.
+    /// Sends the messages of one namespace one after the other. Once the receiver fails, [`START_WITHIN`] has passed or the server stops,
+    /// postpones the remaining messages. Drops all messages if the namespace has no webhook.
     async fn send_all(&self, namespace: NamespaceId, items: Vec<OutboxItem>) -> Result<(), StoreError> {
         let store = &self.shared.store;
         let Some(webhook) = store.failure_webhook(namespace).await? else {

@@ -20,7 +20,7 @@ const WEBHOOK_TEST: &str = "webhook.test";
 pub struct TestSend {
     /// The status of the receiver's answer; `None` if there was no answer.
     pub status: Option<u16>,
-    /// How long the receiver took to answer, or the attempt to fail.
+    /// How long the attempt took, until the receiver answered or the attempt failed.
     pub took: Duration,
     /// Why the message counts as not accepted; `None` if it was accepted.
     pub error: Option<String>,

@@ -17,7 +17,7 @@ use crate::node::Node;
 const SILENT_HEARTBEATS: u32 = 3;
 /// Number of running runs read per page, to find those that hold a limit.
 const RUNNING_PAGE_LEN: u32 = 100;
-/// Maximum number of such pages: if there are more running runs, some holders may be missing.
+/// Maximum number of pages of running runs. If there are more running runs, some runs that hold the limit may be missing.
 const RUNNING_PAGES_MAX: usize = 50;
 /// Maximum number of runs of the parent job that are read to find its run of the same fire.
 const PARENT_RUN_COUNT: u32 = 100;
@@ -45,7 +45,7 @@ impl Availability {
 pub(super) struct ContextReader<'a>(pub(super) &'a Node);
 
 impl ContextReader<'_> {
-    /// The context of a run, limited to what a caller with access to these apps may see.
+    /// The context of a run, limited to the facts that a caller with access to these apps may see.
     pub(super) async fn of(&self, run: &Run, visible_apps: Option<&[AppId]>) -> Result<AnswerContext, StoreError> {
         let mut context = AnswerContext::default();
         if run.status.is_terminal() {

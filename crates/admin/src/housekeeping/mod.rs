@@ -44,7 +44,7 @@ const DEAD_TOKENS_KEPT_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
 /// can be deleted earlier, because they own no runs by then.
 const SETTLE_TIME: Duration = Duration::from_secs(300);
 
-/// A duty as a type, so that each loop has its name and work as constants.
+/// A duty as a type, so that the loop of each duty has the duty's name and action as constants.
 pub(crate) trait DutyType: Send {
     const DUTY: Duty;
     /// The duty's name in the loops' reports, and in the table of the last passes.

@@ -1,5 +1,5 @@
-//! Checks the current password of a signed-in account. Wrong passwords count against that session alone, so they block neither
-//! other sessions nor new sign-ins.
+//! Checks the current password of a signed-in account. Wrong passwords count only against the session in which they are entered, so they block
+//! neither other sessions nor new sign-ins.
 
 use std::time::Duration;
 

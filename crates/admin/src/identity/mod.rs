@@ -1,4 +1,4 @@
-//! Who a caller is: accounts with passwords, sign-ins, API tokens, and the provider of `OpenID` Connect.
+//! Identifies callers by accounts with passwords, sign-ins, API tokens, and the provider of `OpenID` Connect.
 //!
 //! - [`tokens`] creates tokens and authenticates their bearers, [`lineage`] decides which token a new one descends from;
 //! - [`lookups`] bounds how many credentials are looked up concurrently;

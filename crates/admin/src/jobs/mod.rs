@@ -75,13 +75,13 @@ pub enum JobError {
 
 #[derive(Clone, Debug)]
 pub struct RunRequest {
-    /// Parameters of this run only.
+    /// Parameters of this run only; `None` for the job's parameters.
     pub params: Option<RunParams>,
     /// Whether a user or a program requests the run.
     pub trigger: Trigger,
-    /// The run that this one repeats.
+    /// The run that this run repeats; `None` if it repeats none.
     pub parent: Option<RunId>,
-    /// The span of the request: the run continues its trace.
+    /// The span of the request, whose trace the run continues; `None` if the request has no trace.
     pub trace: Option<TraceParent>,
     /// The stable name of the only executor that may execute the run; `None` for any executor.
     pub executor: Option<String>,
@@ -316,7 +316,7 @@ fn queued_drops<'a>(node: &Node, queued_policy: Option<QueuedRunsPolicy>, author
     QueuedDrops { choice: queued_policy, by: author, limit: node.shared().config.end_queued_max }
 }
 
-/// [`catch_up_with_calendar`] for a job that was created just now. An error would make the caller create the job again, so the job stays as it
+/// Calls [`catch_up_with_calendar`] for a job that was just created. An error would make the caller create the job again, so the job stays as it
 /// is stored: the loop that follows calendars moves it later.
 async fn catch_up_new(node: &Node, record: JobRecord) -> JobRecord {
     Box::pin(catch_up_with_calendar(node, record.clone())).await.unwrap_or_else(|error| {
@@ -340,7 +340,7 @@ async fn catch_up_with_calendar(node: &Node, record: JobRecord) -> Result<JobRec
     Ok(node.store().job(record.namespace, &record.spec.name).await?.unwrap_or(record))
 }
 
-/// Enables or disables a job's schedules. If they already are in that state, the definition is not changed. If schedules that are already
+/// Enables or disables a job's schedules. If they are already in that state, the definition is not changed. If schedules that are already
 /// disabled are disabled again, the runs that an earlier pause left queued are skipped.
 ///
 /// # Errors

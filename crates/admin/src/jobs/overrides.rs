@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::JobError;
 use crate::node::Node;
 
-/// The field that the server adds to the parameters of a run that follows from others.
+/// The field that the server adds to the parameters of a run that follows from other runs.
 const PARENTS_FIELD: &str = "parents";
 /// The field that wraps a job's parameters if they are not an object.
 const WRAPPER_FIELD: &str = "params";

@@ -24,14 +24,14 @@ pub enum JobWarning {
     LeavesShadow,
     /// The job belongs to another app from now on: perhaps the definition was meant for another job with the same name.
     MovesApp {
-        /// The app so far.
+        /// The app to which the job has belonged so far.
         from: String,
-        /// The app of the definition.
+        /// The app that the definition names.
         to: String,
     },
     /// The job has only cron expressions, and none of them has an instant ahead.
     NeverFires,
-    /// The calendar of the job removes all fires of its schedule, such as one whose days have all passed.
+    /// The calendar of the job removes all fires of the job's schedule, for example because all days of the calendar have passed.
     CalendarRemovesAll { calendar: String },
 }
 
@@ -92,7 +92,7 @@ pub(super) fn check_params(node: &Node, namespace: NamespaceId, spec: &JobSpec, 
     errors
 }
 
-/// The warnings for the author of a valid definition with this next fire.
+/// The warnings for the author of a valid definition whose next fire is `next_fire_at`.
 #[must_use]
 pub fn warnings(
     node: &Node,
@@ -112,8 +112,8 @@ pub fn warnings(
     warnings
 }
 
-/// A warning about a definition that plans no fires: because it has only cron expressions, and none of them has an instant ahead, such as one
-/// for 31 February; or because of its calendar.
+/// A warning about a definition that plans no fires. Either it has only cron expressions without an instant ahead, such as an expression for 31
+/// February, or its calendar removes all fires.
 fn schedule_warning(spec: &JobSpec, now: Timestamp, next_fire_at: Option<Timestamp>) -> Option<JobWarning> {
     // The instants of the schedules without the calendar.
     let timetable = spec.compile().ok()?.timetable;

@@ -11,7 +11,7 @@ use super::requests::acknowledge_repeated_run;
 use crate::node::Node;
 use crate::store_once::store_once;
 
-/// Shards read per page.
+/// Number of shards that one statement reads.
 const PAGE_LEN: u32 = 500;
 /// Maximum number of shards of a fire that are read.
 const SHARD_COUNT_MAX: usize = 10_000;

@@ -80,7 +80,7 @@ impl JobSeries {
     }
 }
 
-/// The jobs that have series: the first ones whose definitions this node read, up to the configured number.
+/// The jobs that have series: the first jobs whose definitions this node read, up to the configured number.
 #[derive(Debug, Default)]
 pub(crate) struct JobSeriesTable {
     count_max: usize,

@@ -29,7 +29,7 @@ rondel_core::plain_word_enum! {
         ForeignRun = "foreign_run",
         /// The token is missing or not valid here.
         WrongToken = "wrong_token",
-        /// The app is not the token's.
+        /// The app in the call is not the app of the token.
         WrongApp = "wrong_app",
         /// The address is outside the allowed networks, or is not an address.
         ForbiddenAddress = "forbidden_address",

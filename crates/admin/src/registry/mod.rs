@@ -1,5 +1,5 @@
-//! The executors that are online. Each node has a registry in memory, of the streams that are open to it; the other nodes read the store's
-//! session rows.
+//! The executors that are online. Each node keeps a registry of the executors with a stream to this node, in memory. About streams to other
+//! nodes, it reads the session rows in the store.
 
 mod schema_cost;
 mod schemas;
@@ -45,11 +45,11 @@ pub struct OnlineExecutor {
     pub last_seen_at: Timestamp,
     /// Whether the executor takes no more runs.
     pub is_draining: bool,
-    /// The triggers that the executor left unanswered; `None` after it has answered one of them.
+    /// The triggers that the executor left unanswered; `None` if there are none, or if it has answered a trigger since.
     pub unanswered: Option<UnansweredTriggers>,
     /// Until when runs go to other executors first, because this executor left triggers unanswered. It may have answered a trigger since.
     pub(crate) avoided_until: Option<Timestamp>,
-    /// The number of the hello that declared all this; 0 if the executor does not count its hellos.
+    /// The number of the hello that declared these values; 0 if the executor does not count its hellos.
     pub(crate) hello_number: u64,
 }
 
@@ -98,7 +98,7 @@ pub struct Handler {
     pub name: String,
     /// The names of the executors that have the handler.
     pub executors: Vec<String>,
-    /// The schema of the handler's parameters, if all of these executors declare the same one.
+    /// The schema of the handler's parameters, if all of these executors declare the same schema.
     pub params_schema: Option<Arc<ParamsSchema>>,
 }
 

@@ -118,7 +118,7 @@ impl<'a> CostWalk<'a> {
         if self.step_count > STEP_COUNT_MAX { Err(Exceeded) } else { Ok(()) }
     }
 
-    /// Visits the schemas that the same value is checked against.
+    /// Visits the schemas against which the same value is checked.
     fn visit_in_place(
         &mut self,
         keywords: &'a Map<String, Value>,
@@ -230,7 +230,7 @@ impl<'a> CostWalk<'a> {
     }
 }
 
-/// How many comparisons a schema makes, not counting its subschemas.
+/// The number of comparisons of a check against a schema, not counting its subschemas.
 fn weight(keywords: &Map<String, Value>) -> usize {
     let keyword_weight = |(keyword, value): (&String, &Value)| match (keyword.as_str(), value) {
         ("$defs" | "definitions", _) => 0,

@@ -19,7 +19,7 @@ const SCHEMAS_LEN_MAX: usize = 1024 * 1024;
 const ERROR_COUNT_MAX: usize = 50;
 /// How much of a value an error shows, in characters.
 const EXCERPT_LEN_MAX: usize = 100;
-/// Maximum total length, in bytes, of the schemas of one app's executors on this server; a schema that several declare counts once.
+/// Maximum total length, in bytes, of the schemas of one app's executors on this server; a schema that several executors declare counts once.
 const APP_LEN_MAX: usize = 2 * 1024 * 1024;
 /// How much memory the patterns of a schema may take together, in bytes.
 const PATTERN_BYTES_MAX: usize = 2 * 1024 * 1024;
@@ -29,7 +29,7 @@ const MESSAGE_LEN_MAX: usize = 1_000;
 static ERROR_COLLECTION_LOCK: Mutex<()> = Mutex::new(());
 /// The start of a placeholder that the executor fills in: the server does not know the value.
 const SECRET_REFERENCE_START: &str = "{{secret.";
-/// The field that the server adds to the parameters of a run that follows from others.
+/// The field that the server adds to the parameters of a run that follows from other runs.
 const PARENTS_FIELD: &str = "parents";
 
 /// The schemas of an executor's handlers, keyed by the handlers' names.
@@ -189,7 +189,7 @@ impl ParamsSchema {
     }
 }
 
-/// The schemas in use, each once per app, whichever executor declares it.
+/// The schemas in use, each once per app, however many executors declare it.
 #[derive(Debug, Default)]
 pub(crate) struct SchemaPool(Mutex<HashMap<AppId, Pool>>);
 

@@ -83,11 +83,11 @@ impl ReportRange {
 /// Owners that are counted together, with a name for the group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// The app, the job, or the label's value.
+    /// The name of the namespace, app or job, or the label's value.
     pub name: String,
-    /// The app of a job.
+    /// The app of a job; `None` for a group that is not a job.
     pub app: Option<String>,
-    /// The namespaces, apps or jobs, each with the instant from which it counts.
+    /// The ids of the namespaces, apps or jobs, each with the instant from which it counts.
     pub owners: Vec<(i64, Timestamp)>,
 }
 
@@ -96,7 +96,7 @@ pub struct Group {
 pub struct Row {
     /// The name of the group.
     pub name: String,
-    /// The app of a job.
+    /// The app of a job; `None` for a group that is not a job.
     pub app: Option<String>,
     /// Start of the period.
     pub at: Timestamp,
@@ -106,7 +106,7 @@ pub struct Row {
     pub durations: Sketch,
     /// How much later than planned the runs started.
     pub lateness: Sketch,
-    /// The permille of runs that succeeded and of runs that started on time.
+    /// The share of runs that succeeded, and of runs that started on time, in permille.
     pub shares: PerMilleShares,
 }
 
@@ -154,12 +154,12 @@ pub struct Failure {
     pub count: u64,
     /// The number of jobs of these runs.
     pub job_count: u64,
-    /// The jobs with the most of these runs.
+    /// The names of the jobs with the most of these runs.
     pub jobs: Vec<String>,
     pub newest: Option<RunId>,
 }
 
-/// The step of the counts that reports read: the longest one of the kind.
+/// The step of the counts that reports read: the longest step of the kind.
 const fn step(kind: PointKind) -> Step {
     match kind {
         PointKind::Namespace | PointKind::App => Step::Hour,

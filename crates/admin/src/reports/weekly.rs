@@ -198,8 +198,8 @@ async fn message(
     }))
 }
 
-/// The start of the week before the one that a report covers, the start of the covered week, and its end. Each week has seven days in the
-/// schedule's time zone, even if the clock of that zone changes.
+/// The start of the week before the week that a report covers, the start of the covered week, and the end of the covered week. Each week has
+/// seven days in the schedule's time zone, even if the clock of that zone changes.
 fn weeks_before(spec: &ReportSchedule, at: Timestamp) -> [Timestamp; 3] {
     let (from, to) = spec.days_before(at);
     [spec.days_before(from).0, from, to]

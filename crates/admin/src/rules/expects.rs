@@ -107,7 +107,7 @@ impl LookContext<'_> {
         Ok(())
     }
 
-    /// The newest successes in the ledger, for jobs whose counts do not include a recent enough one.
+    /// The newest successes in the ledger, for jobs whose counts do not include a recent enough success.
     async fn newest_successes(
         &self,
         checks: &[&ExpectCheck],

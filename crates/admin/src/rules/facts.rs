@@ -27,7 +27,7 @@ const SAMPLES_MAX: usize = 60;
 /// How far into the future runs are read: future fires have no row yet, but a run that was requested for a later
 /// instant has one.
 const READ_AHEAD: Duration = Duration::from_secs(24 * 3600);
-/// Maximum number of deadlines skipped because they passed while no server ran: only the last one counts.
+/// Maximum number of passed deadlines that are examined to find the last one. More than one passes only while no server runs.
 const PASSED_DEADLINES_MAX: u32 = 1_000;
 
 /// Data about the jobs with events, and about jobs with incidents that are due for a check.
@@ -180,7 +180,7 @@ pub(super) fn judge_runs(condition: &Condition, newest_runs: &[EndedRun], events
     }
 }
 
-/// The newest runs of a job, followed by older ones from its events. In a flood of failures, a look takes more events than it reads runs,
+/// The newest runs of a job, followed by older runs from the job's events. In a flood of failures, a look takes more events than it reads runs,
 /// and each event must count.
 fn with_older(newest_runs: &[EndedRun], events: &[&AlertEvent]) -> Vec<EndedRun> {
     let known_runs: BTreeSet<RunId> = newest_runs.iter().map(|run| run.run).collect();
@@ -203,7 +203,7 @@ pub(super) fn is_full(count: usize, limit: u32) -> bool {
 pub(super) struct NewestEnds {
     /// The runs, the newest first.
     pub(super) runs: Vec<EndedRun>,
-    /// Whether the job has older runs, which were not read.
+    /// Whether the job may have older runs, which were not read.
     has_older: bool,
 }
 
@@ -281,7 +281,7 @@ pub(super) async fn watched_page(
     Ok((jobs, last_name))
 }
 
-/// Result for a page of jobs.
+/// Result of checking a page of jobs.
 pub(super) struct SweepResult {
     pub(super) observations: Vec<Observation>,
     pub(super) rule_check: RuleCheck,

@@ -15,7 +15,7 @@ use super::facts::is_full;
 use super::states::app_subject;
 use crate::node::Node;
 
-/// Tokens read per query.
+/// Number of tokens that one statement reads.
 const TOKEN_COUNT: u32 = 500;
 /// The namespace of a token's requests, if neither the request nor the token names one.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -73,7 +73,7 @@ fn present_executors(sessions: &[Session]) -> BTreeSet<(AppId, ExecutorId)> {
     present_sessions.map(|session| (session.app, session.executor)).collect()
 }
 
-/// Those of the executors that have the handler; all of them if no handler is given.
+/// The given executors that have the handler; all given executors if `handler` is `None`.
 async fn with_handler(
     node: &Node,
     executors: BTreeSet<(AppId, ExecutorId)>,
@@ -122,7 +122,8 @@ fn judge_loops(node: &cluster::Node, length: Duration, now: Timestamp) -> Condit
     judge::overdue(loops.iter().filter_map(|report| report.failing_since).min(), length, now)
 }
 
-/// Observes for each server whether a disk has too little free space. `limits` are the minimum free percentage and the minimum of free bytes.
+/// Observes for each server whether a disk has too little free space. `limits` is the required free space, as a percentage or in bytes; the
+/// percentage takes precedence.
 pub(super) async fn disk_low(
     node: &Node,
     limits: (Option<u32>, Option<u64>),
@@ -157,8 +158,8 @@ fn observe_node(node: &cluster::Node, state: ConditionState) -> Observation {
     Observation { subject: node_subject(node), state, samples: Vec::new() }
 }
 
-/// Evaluates a condition on the resources of its host that a server reports. `meets_condition` returns `None` if the host has no such resource.
-/// The result is unknown while the server is dead, or if it could not measure everything.
+/// Evaluates a condition on the resources of a server's host, as the server reports them. `meets_condition` returns `None` if the host has no
+/// such resource. The result is unknown while the server is dead, or if it could not measure everything.
 fn judge_host(
     node: &cluster::Node,
     meets_condition: impl Fn(&HostReport) -> Option<bool>,

@@ -251,7 +251,7 @@ impl<'a> LookContext<'a> {
         Ok(())
     }
 
-    /// If a rule was edited during an incident, adds the message about the incident's end for the channels that the incident was reported to
+    /// If a rule was edited during an incident, adds the message about the incident's end for the channels to which the incident was reported
     /// before. Some services keep an incident open until they receive that message. Expectations need no such message, since an edited
     /// expectation is another rule.
     async fn add_former_channels(

@@ -23,7 +23,7 @@ const SAVE_TIMEOUT: Duration = Duration::from_secs(5);
 pub enum WindowEnd {
     /// At an instant.
     At(Timestamp),
-    /// After a length of time.
+    /// A length of time after the start of the window.
     After(Duration),
 }
 
@@ -32,7 +32,7 @@ pub enum WindowEnd {
 pub struct MaintenanceRequest {
     /// The app with its name; `None` for all jobs of the namespace.
     pub app: Option<(AppId, String)>,
-    /// The begin of the window; `None` for as soon as possible.
+    /// The start of the window; `None` for as soon as possible.
     pub starts_at: Option<Timestamp>,
     pub end: WindowEnd,
     /// What happens to the fires inside the window.

@@ -72,7 +72,7 @@ pub struct SavedRule {
     pub record: RuleRecord,
     /// Whether the rule was created.
     pub is_new: bool,
-    /// Warnings for its author, although the rule is valid.
+    /// Warnings for the rule's author, although the rule is valid.
     pub warnings: Vec<String>,
 }
 
@@ -96,9 +96,9 @@ pub struct DryRun {
     pub looked_at: Option<u64>,
     /// The instant of the evaluation.
     pub at: Timestamp,
-    /// The deadline, for a rule with a time of day.
+    /// The deadline of a rule with a time of day; `None` for any other rule.
     pub deadline: Option<ResolvedDeadline>,
-    /// Why the rule perhaps observes nothing.
+    /// Reasons why the rule may observe nothing.
     pub warnings: Vec<String>,
 }
 
@@ -108,7 +108,7 @@ pub struct ResolvedDeadline {
     pub zone: String,
     /// Runs planned at or after this instant count.
     pub counts_from: Timestamp,
-    /// When the rule is next due; `None` if no future day of its calendar is on one of its weekdays.
+    /// When the rule is next due; `None` if no future day of the rule's calendar is on one of the rule's weekdays.
     pub next: Option<Timestamp>,
 }
 
@@ -192,8 +192,8 @@ pub async fn delete_rule(
     }
 }
 
-/// Acknowledges an incident: its message is not repeated, and it does not escalate. The channels that it was reported to get a message,
-/// unless another decision is stored first at each try. Returns the incident as it is now.
+/// Acknowledges an incident: its message is not repeated, and it does not escalate. The channels to which the incident was reported get a
+/// message, unless another decision is stored first at each try. Returns the incident as it is now.
 ///
 /// # Errors
 /// [`RuleError::NotFound`], or the store's.

@@ -18,7 +18,7 @@ use super::facts::{is_in_scope, job_subject};
 use super::fleet;
 use crate::node::Node;
 
-/// Maximum number of jobs with open runs that one look takes per server: those whose runs have waited longest.
+/// Maximum number of jobs with open runs that one look reads per server. Jobs whose runs were planned earliest are read first.
 const OPEN_JOBS_MAX: u32 = 5_000;
 /// Maximum number of jobs for which a sample run is read: more jobs are reported as a group.
 const SAMPLE_COUNT: usize = 100;

@@ -1,4 +1,4 @@
-//! Signing in through an OIDC provider: authorization code, with PKCE, a nonce and a state.
+//! Signing in through an OIDC provider, by an authorization code with PKCE, a nonce and a state.
 //!
 //! - `pending_sign_in` is a sign-in in progress, stored only in the browser; `http` is the bounded client; `exchanges` limits the exchanges of codes;
 //!   `provider` sends the requests to the provider and checks its token;
@@ -136,7 +136,7 @@ pub struct Callback {
     pub state: Option<String>,
     /// The provider's code.
     pub code: Option<String>,
-    /// The provider's refusal.
+    /// The error that the provider reported.
     pub error: Option<String>,
     /// The issuer, if the provider states it.
     pub issuer: Option<String>,

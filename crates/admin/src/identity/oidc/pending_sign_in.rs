@@ -16,7 +16,7 @@ use crate::identity::tokens::{Token, hex};
 pub const LIFETIME: Duration = Duration::from_secs(10 * 60);
 /// Maximum difference between the clocks of two nodes: one node may begin a sign-in that another one finishes.
 const CLOCK_SKEW_MAX: Duration = Duration::from_secs(60);
-/// Maximum length of a cookie; longer ones are refused.
+/// Maximum length of a cookie, in bytes; a longer cookie is refused.
 const COOKIE_LEN_MAX: usize = 1_024;
 
 /// The key that all servers of a database share.
@@ -62,7 +62,7 @@ impl PendingSignIn {
         Self { cookie: format!("{body}.{}", key.seal(&body)), next_path: next_path.to_owned() }
     }
 
-    /// Reads the sign-in from a cookie; `None` unless a server with this key created it and it is not too old.
+    /// Reads the sign-in from a cookie; `None` unless a server with this key created the cookie and the sign-in is not too old.
     pub(super) fn from_cookie(key: &Key, cookie: &str, now: Timestamp) -> Option<Self> {
         if cookie.len() > COOKIE_LEN_MAX {
             return None;

@@ -63,7 +63,7 @@ pub struct Identity {
     /// The email address that the provider has verified, in lower case.
     pub email: String,
     pub display_name: Option<String>,
-    /// Their groups at the provider.
+    /// The user's groups at the provider.
     pub groups: Vec<String>,
 }
 
@@ -109,7 +109,7 @@ impl Provider {
         Ok(url.into())
     }
 
-    /// Exchanges a code for a token, and returns the user that it describes.
+    /// Exchanges a code for a token, and returns the user that the token describes.
     pub(super) async fn identity(
         &self,
         config: &OidcConfig,
@@ -249,7 +249,7 @@ fn verify_token(
         |instant: Timestamp| DateTime::<Utc>::from_timestamp_millis(instant.as_millis()).unwrap_or_default();
     let (earliest, latest) = (date_time(now.saturating_sub(CLOCK_SKEW_MAX)), date_time(now + CLOCK_SKEW_MAX));
     let client_id = ClientId::new(config.client_id.clone());
-    // A public-client verifier, because it does not accept a signature that was made with the client secret.
+    // Uses a public-client verifier, because it does not accept a signature that was made with the client secret.
     let verifier =
         CoreIdTokenVerifier::new_public_client(client_id, metadata.issuer().clone(), metadata.jwks().clone())
             .set_allowed_algs(ALGORITHMS)

@@ -27,7 +27,7 @@ pub enum Refusal {
          email_verified"
     )]
     NoEmail,
-    /// The provider has not checked the address.
+    /// The provider has not verified the address.
     #[error("the provider has not verified the address {0}; verify it there, then sign in again")]
     NotVerified(String),
     /// The address cannot name an account.

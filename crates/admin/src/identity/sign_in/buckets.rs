@@ -1,6 +1,6 @@
-//! Counters of attempts. Names and addresses are hashed into buckets, so that unknown clients occupy only a bounded number of rows. The
-//! hash has a key that the servers of a database share: without it, no client can choose names or addresses that fall into the bucket of
-//! another client and block it.
+//! Counters of attempts. Names and addresses are hashed into buckets, so that unknown clients occupy only a bounded number of rows. The hash has
+//! a key that the servers of a database share. Without this key, no client can choose names or addresses that fall into the bucket of another
+//! client and block it.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! Signing in: checks a name and a password, and bounds the number of attempts. The resulting sign-ins are stored, so that every node knows
-//! them and each can be ended.
+//! Signing in: checks a name and a password, and bounds the number of attempts. The resulting sign-ins are stored, so that every node knows them
+//! and each sign-in can be ended.
 
 mod buckets;
 
@@ -71,7 +71,7 @@ pub async fn by_password(
     now: Timestamp,
 ) -> Result<SignIn, SignInError> {
     let account = store.account_by_name(name).await?;
-    // This is also queried for an unknown name, so that the answer takes as long as for a known one.
+    // The address is also queried for an unknown name, so that the answer takes as long as for a known name.
     let id = account.as_ref().map_or(AccountId::new(0), |account| account.id);
     let is_known_address = match address {
         Some(address) => store.is_known_address(id, &network(address)).await?,
@@ -213,9 +213,9 @@ pub async fn begin(
     Ok(cookie)
 }
 
-/// Begins a sign-in of an account after its password was found right. Returns `None` if the account was locked, deleted or given another
-/// password since `account` was read. This is checked again because checking a password takes a while, and a change of the password ends
-/// only the sign-ins that exist by then.
+/// Begins a sign-in of an account after its password was verified. Returns `None` if the account was locked, deleted or given another password
+/// since `account` was read. This is checked again because checking a password takes a while, and a change of the password ends only the
+/// sign-ins that exist by then.
 ///
 /// # Errors
 /// The store's.
@@ -288,7 +288,7 @@ pub async fn by_hash(store: &dyn Store, hash: &str, now: Timestamp) -> Result<Op
     })
 }
 
-/// The name under which changes by this sign-in are recorded; `None` if its account or token was deleted.
+/// The name under which changes by a sign-in of `owner` are recorded; `None` if the owner's account or token was deleted.
 ///
 /// # Errors
 /// The store's.

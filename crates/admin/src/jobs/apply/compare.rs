@@ -31,7 +31,7 @@ const BATCH: usize = 200;
 /// Number of jobs of an app that one statement reads.
 const PAGE: u32 = 200;
 
-/// The calendars that the definitions of a list use; `None` for one that does not exist.
+/// The calendars that the definitions of a list use; `None` for a calendar that does not exist.
 type Calendars = HashMap<String, Option<FoundCalendar>>;
 
 /// The error for a job whose present definition this server cannot read.
@@ -44,7 +44,7 @@ struct Comparison {
     namespace: NamespaceId,
     now: Timestamp,
     calendars: Arc<Calendars>,
-    /// The channels of the namespace, if a definition in the list uses any.
+    /// The names of the channels of the namespace; empty if no definition in the list uses any.
     channels: Arc<BTreeSet<String>>,
     /// The scripts that the definitions in the list use.
     scripts: Arc<FoundScripts>,

@@ -1,5 +1,5 @@
-//! Applies a list of definitions: which jobs it creates, changes, keeps and removes, and how that affects the coming fires. Everything is
-//! checked before anything is saved.
+//! Applies a list of definitions. A plan states which jobs are created, changed, kept and removed, and how this affects the coming fires.
+//! Everything is checked before anything is saved.
 
 mod compare;
 mod graph;
@@ -40,7 +40,7 @@ pub enum ApplyError {
     Store(#[from] StoreError),
 }
 
-/// What applying the list does to a job.
+/// The effect on a job of applying the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The job is created.
@@ -91,7 +91,7 @@ enum PlannedEdit {
 }
 
 impl ApplyPlan {
-    /// The jobs, in the order of the list, then those that are removed.
+    /// The jobs in the order of the list, then the jobs to be removed.
     pub fn jobs(&self) -> impl ExactSizeIterator<Item = &PlannedJob> {
         self.jobs.iter().map(|(job, _)| job)
     }

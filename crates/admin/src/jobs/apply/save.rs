@@ -41,7 +41,7 @@ pub struct Saving {
     new_jobs: VecDeque<(PlannedJob, CheckedDefinition)>,
     /// Jobs to change, parents first, and then jobs to remove, parents last.
     other_edits: VecDeque<(PlannedJob, PlannedEdit)>,
-    /// Whether the store has failed: then nothing more is tried.
+    /// Whether the store has failed. If so, no more jobs are saved.
     is_broken: bool,
 }
 
