@@ -36,9 +36,9 @@ pub(crate) async fn cancel_run(node: &Node, run: RunId, actor: &str) -> Result<C
     Ok(outcome)
 }
 
-/// Requests that all open runs of a job be cancelled, or only those of the fire at `fire_at`. Runs of future fires are not included: to
-/// prevent those, pause the job. With `app`, only runs of that app are cancelled, since a job that moved to another app may still have open
-/// runs in its former app. `actor` is used as in [`cancel_run`].
+/// Requests that all open runs of a job be cancelled, or only those of the fire at `fire_at`. Runs of future fires are not included. To prevent
+/// these runs, pause the job. With `app`, only runs of that app are cancelled, since a job that moved to another app may still have open runs in
+/// its former app. `actor` is used as in [`cancel_run`].
 ///
 /// # Errors
 ///

@@ -118,7 +118,7 @@ pub struct EngineConfig {
     pub end_request_page: u32,
     /// How long runs and their attempts are kept after the verdict.
     pub retention: Duration,
-    /// How many versions of a script are kept in addition to those that jobs use.
+    /// How many versions of a script are kept in addition to the versions that jobs use.
     pub script_versions: u32,
     /// How often alert rules that are due are evaluated.
     pub alert_rules_period: Duration,

@@ -19,7 +19,7 @@ rondel_core::plain_word_enum! {
         ResultsRefused = "rondel_results_refused",
         /// Executors that no server heard for so long that their runs were given up.
         ExecutorsLost = "rondel_executors_lost",
-        /// Runs handed over to another node: to one with a stream to a suitable executor, or to the home of their limit.
+        /// Runs handed over to another node, which has a stream to a suitable executor or is the home of the run's limit.
         RunsHandedOver = "rondel_runs_handed_over",
         /// How often the database had lost writes of this node: a restored backup, or a failover without the last transactions.
         DatabaseRegressions = "rondel_database_regressions",

@@ -11,7 +11,7 @@ use rondel_store::{Store, StoreError};
 
 use crate::metrics::{JobSeries, JobSeriesTable, LabelledCounts, LabelledRuns, NamespaceCounts, Namespaces};
 
-/// Maximum number of entries of the young generation; the whole cache holds up to twice as many.
+/// Maximum number of entries of the young generation; the whole cache holds up to twice this number.
 const YOUNG_COUNT_MAX: usize = 50_000;
 
 /// A job and the version of its definition.
@@ -192,8 +192,8 @@ impl Definitions {
         spec.compile_with(calendar)
     }
 
-    /// Returns an equal calendar that other definitions use, or this one if there is none. Definitions share calendars, since a calendar may
-    /// list thousands of days.
+    /// Returns an equal calendar that other definitions use, or `calendar` itself if there is none. Definitions share calendars, since a
+    /// calendar may list thousands of days.
     fn intern_calendar(&self, calendar: Calendar) -> Arc<Calendar> {
         let mut calendars = self.calendars.lock().unwrap_or_else(PoisonError::into_inner);
         if !calendars.contains_key(calendar.name()) {

@@ -12,7 +12,7 @@ use crate::definitions::CompiledDefinition;
 use crate::fires::compute;
 use crate::node::Node;
 
-/// Maximum number of jobs in a forecast; those that fire next come first.
+/// Maximum number of jobs in a forecast. The jobs that fire next are taken.
 pub const COMING_JOB_COUNT_MAX: u32 = 10_000;
 /// Maximum number of fires of one job that are counted one by one in a forecast.
 const FIRES_PER_JOB_MAX: usize = 1_500;
@@ -191,7 +191,7 @@ impl ForecastBuilder {
     }
 }
 
-/// The instant that occurs most often, and how often it does; the earliest one if several occur equally often.
+/// The instant that occurs most often, and how often it occurs; the earliest instant if several occur equally often.
 fn peak(mut instants: Vec<Timestamp>) -> Option<(Timestamp, u64)> {
     instants.sort_unstable();
     let count = |same: &[Timestamp]| Some((*same.first()?, u64::try_from(same.len()).ok()?));

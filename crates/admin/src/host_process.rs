@@ -86,7 +86,7 @@ fn process_state(process: HostProcess) -> ProcessState {
     if started_ticks != process.started_ticks || is_zombie { ProcessState::Gone } else { ProcessState::Alive }
 }
 
-/// The number of threads of a process. Other threads can outlive the first one.
+/// The number of threads of a process. Other threads can outlive the first thread.
 fn thread_count(pid: i32) -> Option<usize> {
     Some(std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.count())
 }

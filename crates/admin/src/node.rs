@@ -145,7 +145,8 @@ impl Shared {
         }
     }
 
-    /// Some of these runs may have been left in the store for lack of room in memory. Puts those into the ring, so that the tick ends them.
+    /// Some of these runs may have been left in the store for lack of room in memory. Puts the runs that were left into the ring, so that the
+    /// tick ends them.
     pub(crate) async fn put_to_end(&self, runs: Vec<Run>) {
         let ending_runs = self.in_memory.admit_to_end(runs);
         if !ending_runs.is_empty() {

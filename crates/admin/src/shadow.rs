@@ -39,7 +39,7 @@ pub struct ShadowRequest<'a> {
     pub job: Option<JobRecord>,
     /// The names of all jobs that [`has_shadow_fires`] admits, sorted, if they are known; otherwise all jobs are read.
     pub shadow_names: Option<Vec<String>>,
-    /// Only jobs whose name comes after this one.
+    /// Only jobs whose name comes after this name; `None` to begin with the first job.
     pub after_name: Option<String>,
     /// Maximum number of jobs.
     pub job_count_max: usize,
@@ -79,7 +79,7 @@ pub async fn report(engine: &Node, request: &ShadowRequest<'_>) -> Result<Shadow
     let span = store.shadow_span(request.namespace, request.source).await?;
     let mut report = ShadowReport { span, rows: Vec::new(), next: None };
     let Some(span) = span else { return Ok(report) };
-    // Fires after the last observed one may not have been read from the other scheduler yet.
+    // Fires after the last observed fire may not have been read from the other scheduler yet.
     let observed_range =
         Range { from: request.range.from.max(span.first_at), to: request.range.to.min(span.last_at), ..request.range };
     let (mut after, mut fire_count, mut job_count) = (request.after_name.clone(), 0, 0);
@@ -153,7 +153,7 @@ async fn add_rows(
         let fires = read_fires(engine, request, job, day_range).await?;
         let is_cut = fires.is_cut;
         if let Some(hidden_until) = fires.hidden_until {
-            // The fires up to here belong to an app that the caller may not see: the report begins after them.
+            // The fires until this instant belong to an app that the caller may not see, so the report begins after them.
             rows.truncate(row_count);
             day_range.from = day_range.from.max(hidden_until + range.tolerance + SAME_FIRE_WITHIN);
         }

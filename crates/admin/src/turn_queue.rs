@@ -16,7 +16,7 @@ pub(crate) struct Source {
     pub(crate) session: u64,
 }
 
-/// Limits of the waiting items, in the unit of their weights. An app without waiting items may always add one.
+/// Limits of the waiting items, in the unit of their weights. An app without waiting items may always add an item.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) session: usize,

@@ -29,13 +29,13 @@ impl Composition {
         self.0.contains_key(name)
     }
 
-    /// The names of the calendars whose rules refer to this one directly, not only through other calendars.
+    /// The names of the calendars whose rules refer to the calendar `name` directly, not only through other calendars.
     pub(super) fn direct_dependents(&self, name: &str) -> Vec<String> {
         let refers_to_it = |parts: &Vec<String>| parts.iter().any(|part| part == name);
         self.0.iter().filter(|(_, parts)| refers_to_it(parts)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// The names of the calendars that depend on this one, directly or through others.
+    /// The names of the calendars that depend on the calendar `name`, directly or through others.
     pub(super) fn all_dependents(&self, name: &str) -> Vec<String> {
         let mut dependents = BTreeSet::new();
         let mut names_to_read = vec![name.to_owned()];

@@ -12,7 +12,7 @@ use crate::delivery;
 
 /// Maximum length of the reason taken from an answer, in bytes.
 const REASON_BYTES_MAX: usize = 300;
-/// Longest pause before the next try, even if the service asks for a longer one.
+/// Longest pause before the next try, even if the service asks for a longer pause.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// Why a message was not accepted.

@@ -1,5 +1,5 @@
-//! Calls a monitoring service as long as this server schedules. When the calls stop, the service raises an alarm. A cluster that is down
-//! could not raise one itself.
+//! Calls a monitoring service as long as this server schedules. When the calls stop, the service raises an alarm. A cluster that is down could
+//! not raise an alarm itself.
 
 use std::sync::Arc;
 use std::time::Duration;

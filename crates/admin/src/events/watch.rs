@@ -80,7 +80,7 @@ pub enum ListenResult {
     Begun {
         /// The position at which listening starts.
         cursor: Cursor,
-        /// Whether events between the requested position and this one may be missing.
+        /// Whether events between the requested position and `cursor` may be missing.
         is_gap: bool,
     },
     /// Events in order, and the position after them.

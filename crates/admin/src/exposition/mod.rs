@@ -322,8 +322,7 @@ fn cluster(shared: &Shared, now: Timestamp) -> Vec<Family> {
     ]
 }
 
-/// How long ago each node renewed its lease. A node that has left the cluster is omitted: it sends no more heartbeats, and that is no
-/// fault.
+/// How long ago each node renewed its lease. A node that has left the cluster is omitted, since it is not expected to send heartbeats.
 fn heartbeat_ages(nodes: &[Node], lease: Duration, now: Timestamp) -> Vec<(Vec<Label>, f64)> {
     let expected_nodes = nodes.iter().filter(|node| !node.report.is_leaving || node.is_living(now));
     let age = |node: &Node| now.since(node.lease_until - lease).as_secs_f64();

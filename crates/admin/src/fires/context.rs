@@ -15,7 +15,7 @@ use crate::node::Node;
 
 /// An executor that misses this many heartbeats is silent.
 const SILENT_HEARTBEATS: u32 = 3;
-/// Number of running runs read per page, to find those that hold a limit.
+/// Number of running runs that one statement reads, to find the runs that hold a limit.
 const RUNNING_PAGE_LEN: u32 = 100;
 /// Maximum number of pages of running runs. If there are more running runs, some runs that hold the limit may be missing.
 const RUNNING_PAGES_MAX: usize = 50;
@@ -239,7 +239,8 @@ impl ContextReader<'_> {
         self.with_job_names(shards, visible_apps).await
     }
 
-    /// The runs that led to the end of this one, nearest first. The list ends before the first run that the caller may not see.
+    /// The runs that led to the end of this run, nearest first, at most [`CAUSE_STEP_COUNT_MAX`]. The list ends before the first run that the
+    /// caller may not see.
     async fn causes(&self, run: &Run, visible_apps: Option<&[AppId]>) -> Result<Vec<OtherRun>, StoreError> {
         let mut causes: Vec<OtherRun> = Vec::new();
         let mut last_run = run.clone();

@@ -29,7 +29,7 @@ type Measurement = (HostReport, Result<(), String>);
 #[derive(Debug)]
 pub(crate) struct HostLoop {
     shared: Arc<Shared>,
-    /// The measurement in progress: no second one is started while a disk does not answer.
+    /// The measurement in progress. While a disk does not answer, no second measurement is started.
     measurement: Option<JoinHandle<Measurement>>,
 }
 

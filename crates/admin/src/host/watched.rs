@@ -8,7 +8,7 @@ use super::certificate::earliest_expiry;
 /// The resources that a server measures on its host.
 #[derive(Clone, Debug, Default)]
 pub struct WatchedHost {
-    /// The folders whose disks the server writes to.
+    /// The folders to whose disks the server writes.
     pub folders: Vec<PathBuf>,
     /// The TLS certificate that the server presents; `None` if it serves without TLS.
     pub certificate: Option<ServedCertificate>,
@@ -20,7 +20,8 @@ impl WatchedHost {
     }
 }
 
-/// The expiry of the TLS certificate that a port serves. If the certificate in the file is unusable, the port still serves an earlier one.
+/// The expiry of the TLS certificate that a port serves. If the certificate in the file is unusable, the port still serves an earlier
+/// certificate.
 #[derive(Clone, Debug)]
 pub struct ServedCertificate(Arc<Mutex<Result<Timestamp, String>>>);
 

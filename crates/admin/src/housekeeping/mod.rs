@@ -55,7 +55,7 @@ pub(crate) trait DutyType: Send {
 
 macro_rules! duties {
     ($($(#[$doc:meta])* $duty:ident: $name:literal, $work:literal;)*) => {
-        /// A housekeeping duty. Each has its own loop, so that a slow or failing one does not delay the others.
+        /// A housekeeping duty. Each duty has its own loop, so that a slow or failing duty does not delay the others.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Duty { $($(#[$doc])* $duty),* }
 
@@ -100,7 +100,7 @@ impl<T: DutyType> Background for HousekeepingLoop<T> {
     const ACTION: &'static str = T::ACTION;
 
     fn period(&self) -> Option<Duration> {
-        // Every duty checks this often: another node may have made the last pass, so this node does not know when the next one is due.
+        // Every duty checks this often: another node may have made the last pass, so this node does not know when the next pass is due.
         Some(self.purge_period.min(STATS_PERIOD))
     }
 

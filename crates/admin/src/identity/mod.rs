@@ -1,6 +1,6 @@
 //! Identifies callers by accounts with passwords, sign-ins, API tokens, and the provider of `OpenID` Connect.
 //!
-//! - [`tokens`] creates tokens and authenticates their bearers, [`lineage`] decides which token a new one descends from;
+//! - [`tokens`] creates tokens and authenticates their bearers, [`lineage`] decides from which token a new token descends;
 //! - [`lookups`] bounds how many credentials are looked up concurrently;
 //! - [`accounts`] creates accounts, [`passwords`] hashes and checks passwords, [`current_password`] bounds the attempts of a signed-in account;
 //! - [`sign_in`] begins and ends sign-ins and their links, [`oidc`] signs users in through a provider.

@@ -184,7 +184,8 @@ pub async fn add(store: &dyn Store, new_token: &TokenRecord) -> Result<bool, Sto
     store_once(|| store.add_token(new_token)).await
 }
 
-/// Replaces a token by a new one; the old one stays valid until `old_ends_at` at the latest. Returns false if the old token has already ended.
+/// Replaces a token by `new_token`. The old token stays valid until `old_ends_at` at the latest. Returns false if the old token has already
+/// ended.
 ///
 /// # Errors
 /// The store's.
@@ -195,7 +196,7 @@ pub async fn rotate(
     new_token: &TokenRecord,
 ) -> Result<bool, StoreError> {
     let is_rotated = store_once(|| store.rotate_token(replaced_token, old_ends_at, new_token)).await?;
-    // An earlier try may have replaced the token and ended the old one although its answer was lost.
+    // An earlier try may have replaced the old token although its answer was lost.
     Ok(is_rotated || store.token_by_id(new_token.id).await?.is_some())
 }
 

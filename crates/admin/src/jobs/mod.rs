@@ -219,8 +219,8 @@ pub async fn end_queued_of_paused(node: &Node, record: &JobRecord, author: &str)
     Ok(())
 }
 
-/// Skips or keeps the runs of a deleted job that no executor has. This is for a repeated deletion, which may choose differently from the
-/// first one.
+/// Skips or keeps the runs of a deleted job that no executor has. This is for a repeated deletion, which may choose differently from the first
+/// deletion.
 ///
 /// # Errors
 /// The store's.
@@ -354,7 +354,7 @@ pub async fn set_enabled(node: &Node, record: &JobRecord, enabled: bool, author:
     change(node, record, spec, Some(record.version), author).await
 }
 
-/// Pauses a job, and skips or keeps its queued runs; by default, those of its schedule are skipped.
+/// Pauses a job, and skips or keeps its queued runs. By default, the queued runs of its schedule are skipped.
 ///
 /// # Errors
 /// [`JobError::Conflict`], [`JobError::NotFound`], the store's.
@@ -375,8 +375,8 @@ pub async fn pause(
     Ok((paused_record, runs))
 }
 
-/// Deletes a job. Its runs stay; those that no executor has are skipped or kept, as the caller chooses. With `detaches_followers`, the job is
-/// deleted even if other jobs follow from it. Returns `None` if the job did not exist.
+/// Deletes a job. The job's runs stay. Runs that no executor has are skipped or kept, as the caller chooses. With `detaches_followers`, the job
+/// is deleted even if other jobs follow from it. Returns `None` if the job did not exist.
 ///
 /// # Errors
 /// [`JobError::Conflict`], [`JobError::IsParent`], the store's.
@@ -464,7 +464,7 @@ fn missing_calendar_error(spec: &JobSpec) -> FieldError {
     checks::missing_calendar_error(spec.calendar.as_ref().map_or("", |used| &used.name))
 }
 
-/// Refuses to rename a declared job: code refers to its jobs by name, and would create a second one.
+/// Refuses to rename a declared job: code refers to its jobs by name, and would create a second job.
 fn check_name(record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
     let is_declared = record.declared.as_ref().is_some_and(|declared| declared.undeclared_at.is_none());
     if !is_declared || spec.name == record.spec.name {

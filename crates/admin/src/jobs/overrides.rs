@@ -28,8 +28,8 @@ impl RunParams {
     }
 }
 
-/// The parameters of a run for which the caller gave parameters: those of the job, some of them replaced by the given ones. `None` if the
-/// result equals the job's parameters.
+/// The parameters of a run for which the caller gave parameters: the job's parameters, some of them replaced by the given parameters. `None` if
+/// the result equals the job's parameters.
 ///
 /// # Errors
 /// [`JobError::Invalid`] with an error for each parameter that may not be replaced or that the handler would refuse.

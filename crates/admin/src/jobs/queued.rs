@@ -75,7 +75,7 @@ pub(super) async fn end_queued(
         let remaining_runs: Vec<&Run> = rows.iter().filter(is_waited_for).collect();
         let taken_count = remaining_runs.iter().copied().filter(is_taken).count();
         if remaining_runs.len() <= taken_count || Instant::now() >= deadline {
-            // Runs that an executor got meanwhile count as running; those that their owners have not ended yet count as dropped.
+            // Runs that an executor got meanwhile count as running; runs that their owners have not ended yet count as dropped.
             run_counts.running_count += count(taken_count);
             run_counts.dropped_count = count(ended_count + remaining_runs.len() - taken_count);
             return Ok(run_counts);

@@ -62,7 +62,7 @@ pub struct UnansweredTriggers {
     pub since: Timestamp,
 }
 
-/// The names of an online executor.
+/// The id and the names of an online executor.
 #[derive(Clone, Debug)]
 pub struct OnlineName {
     /// The executor's incarnation: a new id at each start.

@@ -131,8 +131,8 @@ impl<'a> CostWalk<'a> {
         Ok(())
     }
 
-    /// Visits the schemas that apply to the value once more, level by level: `unevaluated…` checks the value against each of them, to see
-    /// which ones it satisfies.
+    /// Visits the schemas that apply to the value once more, level by level: `unevaluated…` checks the value against each of them, to see which
+    /// of these schemas the value satisfies.
     fn visit_for_unevaluated(
         &mut self,
         keywords: &'a Map<String, Value>,
@@ -230,7 +230,7 @@ impl<'a> CostWalk<'a> {
     }
 }
 
-/// The number of comparisons of a check against a schema, not counting its subschemas.
+/// The number of comparisons that checking a value against a schema takes, without the schema's subschemas.
 fn weight(keywords: &Map<String, Value>) -> usize {
     let keyword_weight = |(keyword, value): (&String, &Value)| match (keyword.as_str(), value) {
         ("$defs" | "definitions", _) => 0,

@@ -147,8 +147,8 @@ impl Row {
 /// A message of failed runs, with its counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failure {
-    /// The message, with numbers, ids and instants replaced by `#`; empty for the messages that are counted together
-    /// because a job had too many different ones in a day.
+    /// The message, with numbers, ids and instants replaced by `#`; empty for the messages that are counted together because a job had too many
+    /// different messages in a day.
     pub message: String,
     /// The number of runs that failed with the message.
     pub count: u64,
@@ -156,6 +156,7 @@ pub struct Failure {
     pub job_count: u64,
     /// The names of the jobs with the most of these runs.
     pub jobs: Vec<String>,
+    /// The newest of these runs.
     pub newest: Option<RunId>,
 }
 

@@ -1,4 +1,4 @@
-//! Evaluates expectations of jobs: those that are due, and those about open runs.
+//! Evaluates the expectations of jobs that are due, and the expectations about open runs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;

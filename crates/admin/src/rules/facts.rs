@@ -24,8 +24,7 @@ const BEYOND_STREAK: u32 = 50;
 const SAMPLES_PER_JOB_MAX: usize = 3;
 /// Maximum number of sample runs in one look.
 const SAMPLES_MAX: usize = 60;
-/// How far into the future runs are read: future fires have no row yet, but a run that was requested for a later
-/// instant has one.
+/// How far into the future runs are read. Future fires have no row yet, but a run that was requested for a later instant has a row.
 const READ_AHEAD: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of passed deadlines that are examined to find the last one. More than one passes only while no server runs.
 const PASSED_DEADLINES_MAX: u32 = 1_000;

@@ -69,8 +69,8 @@ impl RuleLoop {
     }
 
     /// Looks at these namespaces in turn until nothing is due, at most [`LOOK_COUNT_MAX`] times each and until `deadline`. A flood of events or
-    /// an unreadable row in one namespace does not delay the others: the error is returned after the others had their turns. Returns the number
-    /// of incidents changed.
+    /// an unreadable row in one namespace does not delay the others: an error that is not transient is returned after the others had their
+    /// turns. Returns the number of incidents changed.
     async fn look_until_done(
         &mut self,
         mut due_namespaces: Vec<NamespaceId>,

@@ -90,7 +90,7 @@ pub struct SilenceRequest {
 pub struct DryRun {
     /// The first subjects for which the condition holds.
     pub subjects: Vec<Subject>,
-    /// The number of such subjects among those that were checked.
+    /// The number of such subjects among the checked subjects.
     pub count: u64,
     /// How many subjects were checked; `None` if all were.
     pub looked_at: Option<u64>,
@@ -307,7 +307,7 @@ pub async fn dry_run(node: &Node, namespace: (NamespaceId, &str), spec: &RuleSpe
     })
 }
 
-/// The observations for the jobs in the scope of a rule, and how many jobs were checked; `None` if all were.
+/// The observations for the jobs in the scope of a rule, and the number of checked jobs, which is `None` if all jobs were checked.
 async fn observe_scope(
     node: &Node,
     namespace: NamespaceId,

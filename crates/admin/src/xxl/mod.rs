@@ -1,5 +1,5 @@
-//! Addresses of XXL-JOB executors: parsing them, checking which ones this server may call, and registering them by hand. The calls
-//! themselves are in `rondel-xxl`.
+//! Addresses of XXL-JOB executors: parsing them, checking whether this server may call them, and registering them by hand. The calls themselves
+//! are in `rondel-xxl`.
 
 mod address;
 

@@ -44,7 +44,7 @@ const FAILED_PAUSE: Duration = Duration::from_secs(3);
 const CLOCK_SKEW_MAX: Duration = Duration::from_secs(60);
 /// Maximum length of a client secret, in bytes.
 const SECRET_LEN_MAX: usize = 4_096;
-/// Allowed signature algorithms: the asymmetric ones, whose private keys only the provider has.
+/// Allowed signature algorithms. All are asymmetric, so that only the provider has the private keys.
 const ALGORITHMS: [Alg; 9] = [
     Alg::RsaSsaPkcs1V15Sha256,
     Alg::RsaSsaPkcs1V15Sha384,

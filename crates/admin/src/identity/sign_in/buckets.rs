@@ -17,7 +17,7 @@ const KEY_NAME: &str = "sign_in_buckets";
 const UNKNOWN_BUCKETS: u64 = 4_096;
 /// Number of buckets for addresses, which bounds their rows in the same way.
 const ADDRESS_BUCKETS: u64 = 65_536;
-/// Distance between the buckets of addresses and those of arrivals (browsers that return from the provider). The buckets of accounts at
+/// Distance between the buckets of addresses and the buckets of arrivals (browsers that return from the provider). The buckets of accounts at
 /// known addresses lie in between.
 const ADDRESS_BUCKETS_SPAN: i64 = 2_000_000;
 /// Number of buckets for one-time values. Two values that share a bucket by chance count as the same: the user of the second value must begin

@@ -23,7 +23,7 @@ pub const SETUP_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 pub const IDLE_MAX: Duration = Duration::from_secs(12 * 3600);
 /// Maximum lifetime of a sign-in.
 pub const SESSION_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Maximum number of concurrent sign-ins of one account; a new one replaces the oldest.
+/// Maximum number of concurrent sign-ins of one account; a further sign-in replaces the oldest.
 const SESSION_COUNT_MAX: u32 = 50;
 /// How precisely the last use of a sign-in is recorded.
 const USE_PERIOD: Duration = Duration::from_secs(60);

@@ -55,7 +55,7 @@ struct Comparison {
     fires_left: u32,
 }
 
-/// The existing jobs that a batch is compared with.
+/// The existing jobs with which a batch is compared.
 struct ExistingJobs {
     now: Timestamp,
     records_by_name: HashMap<String, JobRecord>,

@@ -16,7 +16,7 @@ pub(super) struct Neighbours {
     orphans: Vec<FieldError>,
 }
 
-/// Reads the jobs and edges that the parents in a list are checked against. `listed_jobs` has the jobs of the list that exist, `removed_jobs`
+/// Reads the jobs and edges against which the parents in a list are checked. `listed_jobs` has the jobs of the list that exist, `removed_jobs`
 /// the jobs to be removed. Returns `None` if the list names no parent and removes no job.
 pub(super) async fn neighbours(
     node: &Node,
