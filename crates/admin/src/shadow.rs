@@ -74,8 +74,8 @@ pub struct ShadowReport {
 ///
 /// # Errors
 /// The store's.
-pub async fn report(engine: &Node, request: &ShadowRequest<'_>) -> Result<ShadowReport, StoreError> {
-    let store = engine.store();
+pub async fn report(node: &Node, request: &ShadowRequest<'_>) -> Result<ShadowReport, StoreError> {
+    let store = node.store();
     let span = store.shadow_span(request.namespace, request.source).await?;
     let mut report = ShadowReport { span, rows: Vec::new(), next: None };
     let Some(span) = span else { return Ok(report) };
@@ -84,14 +84,14 @@ pub async fn report(engine: &Node, request: &ShadowRequest<'_>) -> Result<Shadow
         Range { from: request.range.from.max(span.first_at), to: request.range.to.min(span.last_at), ..request.range };
     let (mut after, mut fire_count, mut job_count) = (request.after_name.clone(), 0, 0);
     loop {
-        let page = read_page(engine, request, after.as_deref()).await?;
+        let page = read_page(node, request, after.as_deref()).await?;
         for job in page.jobs.iter().filter(|job| has_shadow_fires(&job.spec)) {
             if job_count == request.job_count_max || fire_count >= PAGE_FIRE_COUNT {
                 report.next = report.rows.last().map(|row| row.name.clone()).or(after);
                 return Ok(report);
             }
             job_count += 1;
-            fire_count += add_rows(engine, request, job, observed_range, &mut report.rows).await?;
+            fire_count += add_rows(node, request, job, observed_range, &mut report.rows).await?;
             after = Some(job.spec.name.clone());
         }
         after = page.last_name;
@@ -108,8 +108,8 @@ struct JobPage {
     last_name: Option<String>,
 }
 
-async fn read_page(engine: &Node, request: &ShadowRequest<'_>, after: Option<&str>) -> Result<JobPage, StoreError> {
-    let (store, page_len) = (engine.store(), usize::try_from(JOB_PAGE).unwrap_or(usize::MAX));
+async fn read_page(node: &Node, request: &ShadowRequest<'_>, after: Option<&str>) -> Result<JobPage, StoreError> {
+    let (store, page_len) = (node.store(), usize::try_from(JOB_PAGE).unwrap_or(usize::MAX));
     match (&request.job, &request.shadow_names) {
         (Some(job), _) => Ok(JobPage { jobs: vec![job.clone()], last_name: None }),
         (None, Some(names)) => {
@@ -137,7 +137,7 @@ pub fn has_shadow_fires(spec: &JobSpec) -> bool {
 
 /// Adds the rows of a job's days. Returns the number of fires read.
 async fn add_rows(
-    engine: &Node,
+    node: &Node,
     request: &ShadowRequest<'_>,
     job: &JobRecord,
     observed_range: Range,
@@ -150,7 +150,7 @@ async fn add_rows(
     while day < range.to {
         let next_day = day + Duration::from_secs(24 * 3_600);
         let mut day_range = Range { from: range.from.max(day), to: range.to.min(next_day), ..range };
-        let fires = read_fires(engine, request, job, day_range).await?;
+        let fires = read_fires(node, request, job, day_range).await?;
         let is_cut = fires.is_cut;
         if let Some(hidden_until) = fires.hidden_until {
             // The fires until this instant belong to an app that the caller may not see, so the report begins after them.
@@ -206,12 +206,12 @@ struct Fires {
 }
 
 async fn read_fires(
-    engine: &Node,
+    node: &Node,
     request: &ShadowRequest<'_>,
     job: &JobRecord,
     range: Range,
 ) -> Result<Fires, StoreError> {
-    let (store, (from, to)) = (engine.store(), range.with_edges());
+    let (store, (from, to)) = (node.store(), range.with_edges());
     let mut planned_rows = store.planned_rows(job.id, from, to, FIRE_COUNT_MAX).await?;
     // Fires are queried by the instant at which they were sent, and compared by their due instant.
     let sent_range = (from - DUE_DISTANCE_MAX, to + DUE_DISTANCE_MAX);

@@ -223,15 +223,15 @@ impl Registry {
             online_by_id.values().filter(|executor| executor.app == app && !executor.is_draining).collect();
         capable_executors.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
         let mut executors_by_handler: BTreeMap<&String, Vec<&OnlineExecutor>> = BTreeMap::new();
-        for taker in capable_executors {
-            for name in taker.handlers.iter().collect::<BTreeSet<_>>() {
-                executors_by_handler.entry(name).or_default().push(taker);
+        for executor in capable_executors {
+            for name in executor.handlers.iter().collect::<BTreeSet<_>>() {
+                executors_by_handler.entry(name).or_default().push(executor);
             }
         }
-        let handler = |(name, takers): (&String, Vec<&OnlineExecutor>)| Handler {
+        let handler = |(name, executors): (&String, Vec<&OnlineExecutor>)| Handler {
             name: name.clone(),
-            executors: takers.iter().map(|executor| executor.name.clone()).collect(),
-            params_schema: common_schema(takers.iter().map(|executor| executor.params_schemas.get(name))),
+            executors: executors.iter().map(|executor| executor.name.clone()).collect(),
+            params_schema: common_schema(executors.iter().map(|executor| executor.params_schemas.get(name))),
         };
         executors_by_handler.into_iter().map(handler).collect()
     }
