@@ -198,8 +198,8 @@ impl ContextReader<'_> {
         Ok(())
     }
 
-    /// The running runs that a concurrency limit counts, longest running first. Their parameters can be large and are dropped, so that only
-    /// one page of complete runs is in memory.
+    /// The running runs that a concurrency limit counts, longest running first. The parameters of the runs can be large and are dropped, so that
+    /// only one page of complete runs is in memory.
     async fn holders(&self, run: &Run, key: &str) -> Result<Vec<Run>, StoreError> {
         let mut query = RunQuery { statuses: vec![RunStatus::Running], limit: RUNNING_PAGE_LEN, ..RunQuery::default() };
         let mut holders = Vec::new();

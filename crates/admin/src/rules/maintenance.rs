@@ -41,7 +41,7 @@ pub struct MaintenanceRequest {
     pub reason: String,
 }
 
-/// Minimum time from now to the start of a new window: fires are claimed ahead, and a claimed fire is not withdrawn.
+/// Minimum time from now to the start of a new window. It is needed because fires are claimed ahead, and a claimed fire is not withdrawn.
 #[must_use]
 pub fn maintenance_lead(node: &Node) -> Duration {
     node.shared().config.maintenance_lead()

@@ -49,7 +49,7 @@ pub(super) fn check_period(condition: &Condition, loop_period: Duration) -> Dura
         Condition::TokenExpiring { .. } => TOKEN_PERIOD,
         _ => FAST_PERIOD,
     };
-    // A server that looks more often than usual, as in tests, also checks these more often.
+    // A server that looks more often than usual, as in tests, also checks these conditions more often.
     usual_period.min(loop_period * 5)
 }
 

@@ -89,7 +89,7 @@ impl PendingSignIn {
         &self.next_path
     }
 
-    /// Whether this is the sign-in's state. Digests are compared, so that the duration does not reveal how much of the state is right.
+    /// Whether `state` is the sign-in's state. Digests are compared, so that the duration does not reveal how much of the state is right.
     pub(super) fn has_state(&self, state: &str) -> bool {
         Sha256::digest(self.state()) == Sha256::digest(state)
     }

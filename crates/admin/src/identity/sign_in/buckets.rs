@@ -15,7 +15,7 @@ use crate::identity::tokens::Token;
 const KEY_NAME: &str = "sign_in_buckets";
 /// Number of buckets for unknown names: a bound on the rows that unknown clients occupy.
 const UNKNOWN_BUCKETS: u64 = 4_096;
-/// Number of buckets for addresses, which bounds their rows in the same way.
+/// Number of buckets for addresses: a bound on the rows of their counters.
 const ADDRESS_BUCKETS: u64 = 65_536;
 /// Distance between the buckets of addresses and the buckets of arrivals (browsers that return from the provider). The buckets of accounts at
 /// known addresses lie in between.

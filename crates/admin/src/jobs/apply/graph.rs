@@ -66,7 +66,8 @@ async fn orphan_errors(
 }
 
 impl Neighbours {
-    /// Returns the errors in the graph of jobs that the list results in. For a long list this runs on a separate thread.
+    /// Returns the errors in the graph of jobs as it is after the list is applied. For a long list, the caller runs this check on a separate
+    /// thread.
     pub(super) fn check(self, specs: &[JobSpec], order: &[JobSpec]) -> Vec<FieldError> {
         let mut errors = self.missing_parent_errors(specs);
         if errors.is_empty() {
