@@ -18,7 +18,7 @@ pub enum AppError {
     Store(#[from] StoreError),
 }
 
-/// Returns the app with this name; creates it under this id if there is none.
+/// Returns the app with this name. If there is none, creates one with the id `id`.
 ///
 /// # Errors
 /// [`AppError`].

@@ -46,7 +46,8 @@ pub(crate) trait Background: Send {
     /// Whether the loop logs its failed ticks itself, with more detail than the error's text.
     const REPORTS_FAILURE: bool = false;
 
-    /// Maximum delay between the starts of two ticks; `None` for a loop that ticks only when it is woken.
+    /// Time from the start of a tick to the start of the next, unless the loop is woken earlier or the tick takes longer. `None` for a loop that
+    /// ticks only at its start, when it is woken, and to retry.
     fn period(&self) -> Option<Duration>;
 
     /// Delay from the start of the loop to its first tick.
@@ -54,12 +55,12 @@ pub(crate) trait Background: Send {
         Duration::ZERO
     }
 
-    /// Delay after a failed tick until the next try; `None` to wait for the period.
+    /// Delay from a failed tick to its retry; `None` to retry only when the period has passed.
     fn retry_wait(&self, _failed_count: u32) -> Option<Duration> {
         None
     }
 
-    /// Resolves when something asks for a tick before the period has passed. It must be cancel safe.
+    /// Resolves when something asks for a tick before the period has passed. The future must be cancel safe.
     fn wait_until_woken(&mut self) -> impl Future<Output = ()> + Send {
         pending()
     }
@@ -73,7 +74,7 @@ pub(crate) trait Background: Send {
     }
 }
 
-/// Runs a loop until it is asked to stop. `holds_lease` returns whether the node has its lease; without it, most loops do nothing.
+/// Runs a loop until it is asked to stop. `holds_lease` returns whether the node has its lease; without the lease, most loops do nothing.
 pub(crate) async fn drive<B: Background>(
     mut background: B,
     (board, clock): (Arc<LoopBoard>, Arc<Clock>),
@@ -93,7 +94,7 @@ pub(crate) async fn drive<B: Background>(
         }
         let (tick_start, had_lease) = (Instant::now(), holds_lease());
         let result = background.tick(&stop).await;
-        // A tick that did nothing because the node has no lease does not show that a failure is over.
+        // A tick that did nothing because the node had no lease does not count as a recovery.
         let is_idle = !had_lease && result == Ok(0);
         failed_count = match result {
             Ok(_) if is_idle => failed_count,
@@ -131,7 +132,7 @@ async fn sleep_or_pend(wait: Option<Duration>) {
     }
 }
 
-/// What the result of a tick changed.
+/// How the result of a tick changed the loop's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TickChange {
     Unchanged,

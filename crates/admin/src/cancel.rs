@@ -8,7 +8,7 @@ use rondel_store::ledger::CancelOutcome;
 
 use crate::node::Node;
 
-/// Runs per transaction.
+/// Maximum number of runs per transaction.
 const BATCH_SIZE: u32 = 500;
 /// Maximum number of batches per request; the caller repeats the request for the rest.
 const BATCH_COUNT_MAX: u32 = 20;
@@ -22,7 +22,7 @@ pub struct CancelledRuns {
     pub has_more: bool,
 }
 
-/// Requests that a run be cancelled, and for a broadcast all of its shards. `actor` names the caller and the cause.
+/// Requests that a run be cancelled, and for a broadcast also all of its open shards. `actor` names the caller and the cause.
 ///
 /// # Errors
 /// The store's.
@@ -36,9 +36,9 @@ pub(crate) async fn cancel_run(node: &Node, run: RunId, actor: &str) -> Result<C
     Ok(outcome)
 }
 
-/// Requests that all open runs of a job be cancelled, or only those of the fire at `fire_at`. Runs of future fires are not included: to
-/// prevent those, pause the job. With `app`, only runs of that app are cancelled, since a job that moved to another app may still have open
-/// runs in its former app. `actor` is used as in [`cancel_run`].
+/// Requests that all open runs of a job be cancelled, or only those of the fire at `fire_at`. Runs of future fires are not included. To prevent
+/// these runs, pause the job. With `app`, only runs of that app are cancelled, since a job that moved to another app may still have open runs in
+/// its former app. `actor` is used as in [`cancel_run`].
 ///
 /// # Errors
 ///

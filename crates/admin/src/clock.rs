@@ -33,7 +33,7 @@ pub enum BootClock {
     /// The host's boot-time clock.
     #[default]
     Host,
-    /// Another clock, in microseconds: that of the simulation, where each node's clock runs at its own pace.
+    /// Another clock, in microseconds. In the simulation, each node has a clock that runs at its own pace.
     Given(Arc<dyn Fn() -> i64 + Send + Sync>),
 }
 
@@ -61,9 +61,9 @@ impl fmt::Debug for BootClock {
 #[derive(Debug, Default)]
 pub struct Clock {
     boot: BootClock,
-    /// The database's time minus the boot-time clock.
+    /// The database's time minus the boot-time clock, in microseconds.
     offset_micros: AtomicI64,
-    /// For each of the last readings, the lowest offset that it allows, in microseconds.
+    /// For each of the last readings, the lowest offset that the reading allows, in microseconds.
     lowest_offsets: Mutex<VecDeque<i64>>,
     /// When the database's clock was last seen to step ahead, by the boot-time clock in microseconds; 0 if never.
     stepped_ahead_at: AtomicI64,
@@ -91,8 +91,8 @@ impl Clock {
         at.as_millis().saturating_mul(1_000).saturating_sub(self.offset_micros.load(Ordering::Relaxed))
     }
 
-    /// Converts an instant of the boot-time clock to the database's clock, by the offset that is now in use. If the database's clock has
-    /// stepped since that instant, it showed a different time then.
+    /// Converts an instant of the boot-time clock to the database's clock, by the offset that is now in use. If the database's clock has stepped
+    /// since that instant, it showed a different time then. An instant later than now is converted to the present time.
     #[must_use]
     pub fn timestamp_at(&self, boot_micros: i64) -> Timestamp {
         let micros = self.boot_micros().saturating_sub(boot_micros);
@@ -113,7 +113,7 @@ impl Clock {
         Timestamp::from_millis(micros.div_euclid(1000))
     }
 
-    /// How far this host's wall clock is ahead of the database's, in milliseconds; negative if it is behind. It is only reported to
+    /// How far this host's wall clock is ahead of the database's, in milliseconds; negative if it is behind. The skew is only reported to
     /// operators. A given clock has no wall clock, so the skew is 0.
     #[must_use]
     pub fn skew_ms(&self) -> i64 {
@@ -128,7 +128,7 @@ impl Clock {
     }
 
     /// Adds a reading that was requested at `sent_at` and arrived at `received_at`, both by the boot-time clock in microseconds. Returns by how
-    /// many milliseconds the clock stepped back, if it did.
+    /// many milliseconds the database's clock stepped back, if it did.
     pub fn observe(&self, database_now: Timestamp, sent_at: i64, received_at: i64) -> Option<i64> {
         let reading = database_now.as_millis().saturating_mul(1000);
         let (lowest, highest) = (reading - received_at, reading - sent_at);
@@ -166,7 +166,8 @@ impl Clock {
         self.boot_micros_at(at).saturating_sub(self.boot_micros()).max(0)
     }
 
-    /// Waits until `at`. Wakes late by at most the timer's resolution, never early.
+    /// Waits until `at`. Never wakes early. Wakes late by at most the timer's resolution, unless the database's clock steps ahead during the
+    /// wait.
     pub async fn sleep_until(&self, at: Timestamp) {
         loop {
             let remaining = at.since(self.now());

@@ -8,7 +8,7 @@ use rondel_store::StoreError;
 
 use crate::node::Node;
 
-/// Names looked up per query.
+/// Maximum number of names that one query looks up.
 const BATCH: usize = 500;
 
 /// Removes from these runs the names of jobs that the caller may not see. The caller may see the jobs of the apps in `visible_apps`; with `None`,

@@ -33,8 +33,8 @@ pub struct EngineConfig {
     /// Maximum number of jobs of each group that one scan claims. There are three groups: jobs that are due soon, jobs that became due
     /// lately, and jobs of dense instants. If a group has more jobs, the next scan follows immediately.
     pub claim_budget: u32,
-    /// Maximum number of jobs of the backlog that one scan claims. The scan claims the jobs that are due soon, and those that became due
-    /// lately, before them.
+    /// Maximum number of jobs of the backlog that one scan claims. Before these jobs, the scan claims the jobs that are due soon and those that
+    /// became due lately.
     pub backlog_budget: u32,
     /// Maximum number of due jobs that one statement reads.
     pub claim_page: u32,
@@ -44,7 +44,7 @@ pub struct EngineConfig {
     pub claim_runs: usize,
     /// Maximum number of waiting runs that one statement takes.
     pub waiting_page: u32,
-    /// An instant is dense if at least this many jobs fire next at it: its fires are claimed earlier.
+    /// An instant is dense if it is the next fire of at least this many jobs. The fires of a dense instant are claimed earlier.
     pub dense_from: u32,
     /// How far ahead the node looks for dense instants.
     pub dense_look_ahead: Duration,
@@ -58,8 +58,8 @@ pub struct EngineConfig {
     /// How long before its instant a run may be sent to an executor, which then starts it on time. Less than a second, because an edit does
     /// not change runs that are due within a second. If this is zero, each trigger is sent at its instant.
     pub send_ahead: Duration,
-    /// Maximum number of jobs per look for which the node checks whether to move their runs to another node, because no executor here suits
-    /// them. The next look continues after these jobs.
+    /// Maximum number of jobs that one look checks for runs to be moved to another node because no executor here suits them. The next look
+    /// continues after these jobs.
     pub seek_jobs: usize,
     /// Approximate maximum number of open runs in memory. The less room is left, the fewer runs each job, app and namespace may have in
     /// memory. Other runs stay in the store, and are taken up in their order.
@@ -81,9 +81,9 @@ pub struct EngineConfig {
     pub adopt_jobs_max: u32,
     /// Maximum number of keys of this node's open runs that one statement reads, to find runs that are not in memory.
     pub stray_page: u32,
-    /// Maximum number of such statements per look.
+    /// Maximum number of statements with [`stray_page`](Self::stray_page) keys per look.
     pub stray_pages: u32,
-    /// Each look starts with the runs that came due within this time.
+    /// Each look for runs that are not in memory starts with the runs that came due within this time.
     pub stray_recent: Duration,
     /// Number of lanes that write claims and results concurrently; SQLite always uses one.
     pub lanes: usize,
@@ -98,33 +98,33 @@ pub struct EngineConfig {
     /// The runs of an executor that sends nothing for this long are given up. Must be longer than the sum of `silence` and a handler's
     /// grace.
     pub lost_after: Duration,
-    /// Some runs continue while their executor hears no server. Such a run keeps its place in its job's order until its executor has been
-    /// silent for this long; at least [`lost_after`](Self::lost_after). The executor itself stops the run earlier, by `lost_after` minus
+    /// Some runs continue while their executor hears no server. Such a run keeps its place in its job's order until its executor has been silent
+    /// for this long. Must be at least [`lost_after`](Self::lost_after). The executor itself stops the run earlier, by `lost_after` minus
     /// `silence`.
     pub continue_max: Duration,
     /// The delay between the deadline of a run and the request to its executor to stop it. Must be longer than a handler's grace plus the
     /// transfer of a result.
     pub overdue_ask: Duration,
-    /// The delay between the deadline of a run and the time at which it is given up.
+    /// The delay between the deadline of a run and the time at which the run is given up.
     pub overdue_timeout: Duration,
-    /// How long a connected executor may leave a trigger unanswered before it is asked which runs it has.
+    /// How long a connected executor may leave a trigger unanswered before the server asks the executor which runs it has.
     pub answer_within: Duration,
     /// Maximum number of open runs of a job that are checked when the job is paused or deleted.
     pub end_queued_max: u32,
-    /// How long the answer to a pause or a deletion waits until the owners have ended these runs.
+    /// Longest time that the answer to a pause or a deletion of a job waits for the owners to end the job's runs.
     pub end_queued_wait: Duration,
-    /// Maximum number of runs that one statement reads: of this node's runs that are to end, and of other nodes' runs to whose executors this
-    /// node sends cancel requests.
+    /// Maximum number of runs that one statement reads, when the node looks for its own runs that are to end, and for other nodes' runs to whose
+    /// executors it sends cancel requests.
     pub end_request_page: u32,
-    /// How long runs are kept after their verdict, with their attempts and logs.
+    /// How long runs and their attempts are kept after the verdict.
     pub retention: Duration,
-    /// How many versions of a script are kept in addition to those that jobs use.
+    /// How many versions of a script are kept in addition to the versions that jobs use.
     pub script_versions: u32,
     /// How often alert rules that are due are evaluated.
     pub alert_rules_period: Duration,
-    /// How long logs are kept after the start of their run; they are deleted with their run at the latest.
+    /// How long logs are kept after the start of their run; a log is deleted together with its run at the latest.
     pub log_retention: Duration,
-    /// Maximum stored size of the logs of a namespace, in bytes; the oldest are deleted first. 0 for no limit.
+    /// Maximum stored size of the logs of a namespace, in bytes; the oldest logs are deleted first. 0 for no limit.
     pub log_size_max: u64,
     /// Whether fires are exported as spans of traces.
     pub traces: bool,
@@ -150,9 +150,9 @@ pub struct EngineConfig {
     pub alert_concurrency: usize,
     /// The files and variables that channel secrets may refer to.
     pub alert_secrets: SecretSources,
-    /// The URL that is called as long as this server schedules.
+    /// The URL that is called as long as this server schedules; `None` for no calls.
     pub watchdog_url: Option<String>,
-    /// How often that URL is called.
+    /// How often `watchdog_url` is called.
     pub watchdog_period: Duration,
     /// The disks and the certificate that the server measures on its host.
     pub host: WatchedHost,
@@ -163,9 +163,9 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
-    /// Minimum delay between saving a maintenance window and its start. A node reads the windows just before it claims fires, and claims at
-    /// most `look_ahead` or `dense_look_ahead` ahead. With this delay, every node that claims a fire inside the window has read the window. Of
-    /// the delay, 10 s are for saving the window, more than `SAVE_MAX` in `rules/maintenance.rs`.
+    /// Minimum delay between saving a maintenance window and its start. A node reads the windows just before it claims fires, and claims at most
+    /// `look_ahead` or `dense_look_ahead` ahead. With this delay, every node that claims a fire inside the window has read the window. The delay
+    /// includes 10 s for saving the window, which is more than `SAVE_TIMEOUT` in `rules/maintenance.rs`.
     #[must_use]
     pub fn maintenance_lead(&self) -> Duration {
         self.dense_look_ahead.max(self.look_ahead) + Duration::from_secs(10)

@@ -19,7 +19,7 @@ rondel_core::plain_word_enum! {
         ResultsRefused = "rondel_results_refused",
         /// Executors that no server heard for so long that their runs were given up.
         ExecutorsLost = "rondel_executors_lost",
-        /// Runs handed over to another node: to one with a stream to a suitable executor, or to the home of their limit.
+        /// Runs handed over to another node, which has a stream to a suitable executor or is the home of the run's limit.
         RunsHandedOver = "rondel_runs_handed_over",
         /// How often the database had lost writes of this node: a restored backup, or a failover without the last transactions.
         DatabaseRegressions = "rondel_database_regressions",
@@ -54,7 +54,7 @@ impl Count {
 pub struct Counters([AtomicU64; Count::ALL.len()]);
 
 impl Counters {
-    /// Adds `count` to a count.
+    /// Adds `count` to a counter.
     pub(crate) fn add(&self, counter: Count, count: usize) {
         self.0[counter as usize].fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
     }

@@ -11,7 +11,7 @@ use rondel_store::{Store, StoreError};
 
 use crate::metrics::{JobSeries, JobSeriesTable, LabelledCounts, LabelledRuns, NamespaceCounts, Namespaces};
 
-/// Maximum number of entries of the young generation; the whole cache holds up to twice as many.
+/// Maximum number of entries of the young generation; the whole cache holds up to twice this number.
 const YOUNG_COUNT_MAX: usize = 50_000;
 
 /// A job and the version of its definition.
@@ -27,14 +27,14 @@ pub(crate) struct CompiledDefinition {
     pub(crate) namespace: NamespaceId,
     pub(crate) namespace_name: String,
     pub(crate) app: AppId,
-    /// The instant that fixed rates count from.
+    /// The instant from which fixed rates count.
     pub(crate) anchor: Timestamp,
     pub(crate) job: Job,
     /// The counters of the job's namespace, which count the job's fires and runs.
     pub(crate) counts: Arc<NamespaceCounts>,
-    /// The job's own series of metrics, if it has any.
+    /// The job's own series of metrics; `None` if it has none.
     pub(crate) job_series: Option<Arc<JobSeries>>,
-    /// The counters of its runs by its label values, if any label key is configured.
+    /// The counters of the job's runs by its label values; `None` if no label key is configured.
     pub(crate) labelled_counts: Option<Arc<LabelledCounts>>,
 }
 
@@ -45,8 +45,8 @@ impl CompiledDefinition {
     }
 }
 
-/// A bounded cache of two generations. An entry that is used moves to the young one. When the young one is full, it becomes the old one, and
-/// the previous old one is dropped.
+/// A bounded cache of two generations. An entry that is used moves to the young generation. When the young generation is full, it becomes the
+/// old one, and the previous old generation is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Definitions {
     generations: Mutex<Generations>,
@@ -72,7 +72,7 @@ impl Definitions {
         }
     }
 
-    /// The definitions with these keys; those that do not exist or cannot be read are omitted.
+    /// The definitions with these keys. Definitions that do not exist or cannot be read are omitted.
     pub(crate) async fn load(
         &self,
         store: &dyn Store,
@@ -178,7 +178,7 @@ impl Definitions {
         }
     }
 
-    /// Compiles a definition with the rule of its calendar; fails if it uses a calendar and the rule is missing.
+    /// Compiles a definition with the rule of its calendar; fails if the definition uses a calendar and the rule is missing.
     pub(crate) fn compile_job(&self, spec: &JobSpec, rule: Option<&Rule>) -> Result<Job, Vec<FieldError>> {
         let calendar = match (&spec.calendar, rule) {
             (None, _) => None,
@@ -192,8 +192,8 @@ impl Definitions {
         spec.compile_with(calendar)
     }
 
-    /// Returns an equal calendar that other definitions use, or this one if there is none. Definitions share calendars, since a calendar may
-    /// list thousands of days.
+    /// Returns an equal calendar that other definitions use, or `calendar` itself if there is none. Definitions share calendars, since a
+    /// calendar may list thousands of days.
     fn intern_calendar(&self, calendar: Calendar) -> Arc<Calendar> {
         let mut calendars = self.calendars.lock().unwrap_or_else(PoisonError::into_inner);
         if !calendars.contains_key(calendar.name()) {

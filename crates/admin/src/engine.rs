@@ -258,7 +258,7 @@ impl Engine {
         fires::why_now(&self.node, record, visible_apps).await
     }
 
-    /// Requests that a run be cancelled, and for a broadcast all of its shards. `actor` names the caller and the cause.
+    /// Requests that a run be cancelled, and for a broadcast also all of its open shards. `actor` names the caller and the cause.
     ///
     /// # Errors
     /// The store's.
@@ -303,7 +303,7 @@ impl Engine {
         failure_webhook::put_failure_webhook(&self.node, namespace, url).await
     }
 
-    /// Sends a test message to the failure webhook of a namespace; `None` if it has none.
+    /// Sends a test message to the failure webhook of a namespace; `None` if the namespace has none.
     ///
     /// # Errors
     /// The store's.
@@ -339,7 +339,7 @@ impl Engine {
         Ok(outgoing)
     }
 
-    /// Like [`open_session`](Self::open_session), for an executor that does not announce its handlers: it accepts any.
+    /// Like [`open_session`](Self::open_session), for an executor that does not announce its handlers and accepts any handler.
     ///
     /// # Errors
     /// A status with the reason why the executor is refused.
@@ -357,8 +357,8 @@ impl Engine {
         self.lifecycle.spawn(name, Until::Done, task);
     }
 
-    /// Leaves the cluster. The node's jobs move to other nodes, if there are any. The scan and the ring stop, executors are notified, and
-    /// running runs may end within `grace`. When the results are durable, the lease is released. Other nodes find the runs that were not
+    /// Leaves the cluster. The node's jobs move to other nodes, if there are any. The scan and the ring stop, executors are notified, and runs
+    /// that executors have may end within `grace`. When the results are durable, the lease is released. Other nodes find the runs that were not
     /// sent, since they are durable too.
     pub async fn drain(&self, grace: Duration) {
         leave::leave(self.node.shared(), &self.lifecycle, grace).await;

@@ -16,9 +16,9 @@ use crate::node::Node;
 
 mod context;
 
-/// Definitions read for one history; each may have a calendar of thousands of days.
+/// Maximum number of definitions read for one history; each may have a calendar of thousands of days.
 const VERSION_COUNT_MAX: u32 = 50;
-/// The range around an instant in which definitions are read to find the fires next to it.
+/// How far before and after an instant definitions are read, to find the fires next to the instant.
 const DEFINITIONS_WITHIN: std::time::Duration = fires::RANGE_MAX;
 
 /// Number of newest runs that are read to find the run that an answer is about; some of them may be shards.
@@ -32,7 +32,7 @@ struct HistoryInput {
     attempts: Vec<Attempt>,
     context: AnswerContext,
     now: Timestamp,
-    /// The runs of earlier fires may have been deleted.
+    /// The runs of fires before this instant may have been deleted.
     kept_from: Timestamp,
     windows: Vec<MaintenanceWindow>,
 }
@@ -79,8 +79,8 @@ fn answer_now(input: &HistoryInput, is_open: bool) -> WhyStep {
     }
 }
 
-/// The outcome of each fire of a job in a range, and where the next history continues; `visible_apps` are the apps whose runs
-/// and definitions the caller may see, `None` for all.
+/// The outcome of each fire of a job in a range, and where the next history continues. `visible_apps` lists the apps whose runs and definitions
+/// the caller may see; `None` means all.
 ///
 /// # Errors
 /// The store's.
@@ -92,7 +92,7 @@ pub(crate) async fn fires(
 ) -> Result<FireHistory, StoreError> {
     let mut range_end = range.to;
     let mut versions = read_versions(node, record, range.from, range_end).await?;
-    // If there are too many definitions, only the newest are read and the history ends earlier.
+    // One read returns only the newest definitions. If these do not reach back to the start of the range, the history ends earlier.
     while is_cut(&versions, range.from) && range_end > range.from {
         range_end = Timestamp::from_millis(range.from.as_millis().midpoint(range_end.as_millis()));
         versions = read_versions(node, record, range.from, range_end).await?;
@@ -185,7 +185,7 @@ async fn read_nearest_run(
     visible_apps: Option<&[AppId]>,
 ) -> Result<Option<Run>, StoreError> {
     let mut runs = newest_runs(node, record, (at + fires::NEAREST_RUN_WITHIN, &[]), visible_apps).await?;
-    // A job that is triggered often has more runs after the instant than were read.
+    // A job that is triggered often may have more runs after the instant than were read.
     if is_full(&runs) && runs.last().is_some_and(|oldest| oldest.fire_at > at) {
         runs.append(&mut newest_runs(node, record, (at, &[]), visible_apps).await?);
     }
@@ -228,7 +228,8 @@ pub(crate) async fn why_now(
     }
 }
 
-/// The newest due run of a job by planned instant. If the newest is a shard, the result is the run of all shards.
+/// Among a job's due runs with one of the statuses, the run with the latest planned instant. An empty list admits every status. A broadcast is
+/// represented by its own run, not by a shard.
 async fn newest_run(
     node: &Node,
     record: &JobRecord,
@@ -240,7 +241,8 @@ async fn newest_run(
     Ok(runs.into_iter().find(|run| statuses.is_empty() || statuses.contains(&run.status)))
 }
 
-/// The newest runs of a job that are planned up to an instant and have one of these statuses. An empty list admits every status.
+/// The newest runs of a job that are planned up to an instant and have one of these statuses, at most [`NEWEST_COUNT`]. An empty list of
+/// statuses admits every status.
 async fn newest_runs(
     node: &Node,
     record: &JobRecord,
@@ -259,8 +261,8 @@ async fn newest_runs(
     node.store().list_runs(record.namespace, &query).await
 }
 
-/// These runs, the newest first, with shards replaced by the run above them. That run is read from the store if `runs` has only its shards:
-/// there may be hundreds of those.
+/// These runs, the newest first, with the shards of a broadcast replaced by the broadcast's own run. That run is read from the store if `runs`
+/// has only shards of it, of which there may be hundreds.
 async fn whole_runs(node: &Node, runs: Vec<Run>) -> Result<Vec<Run>, StoreError> {
     let (mut fire_runs, shards): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(is_whole);
     let roots: BTreeSet<RunId> = shards.iter().filter_map(|shard| shard.parent).collect();
@@ -293,8 +295,8 @@ async fn read_versions(
     node.store().versions(record.id, from, to, VERSION_COUNT_MAX).await
 }
 
-/// The input of a history within these apps: a job that moved belonged to another team before, and its earlier runs
-/// and definitions stay visible to that team only.
+/// The input of a history, restricted to the runs and definitions of `visible_apps`. A job that was moved to another app belonged to another
+/// team before. Its earlier runs and definitions stay visible to that team only.
 async fn read_history_input(
     node: &Node,
     record: &JobRecord,
@@ -328,7 +330,7 @@ async fn read_history_input(
     })
 }
 
-/// The input, completed by the earlier attempts of the explained run and its context.
+/// The input, completed by the context of the explained run and by the run's earlier attempts.
 async fn with_context(
     node: &Node,
     input: HistoryInput,
@@ -353,7 +355,7 @@ pub(crate) async fn compute<T: Send + 'static>(history: impl FnOnce() -> T + Sen
     }
 }
 
-/// Whether the run is not a shard.
+/// Whether the run is not one of several shards.
 fn is_whole(run: &Run) -> bool {
     run.is_root() || run.shard_total.is_none_or(|total| total <= 1)
 }

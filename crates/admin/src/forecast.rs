@@ -12,7 +12,7 @@ use crate::definitions::CompiledDefinition;
 use crate::fires::compute;
 use crate::node::Node;
 
-/// Maximum number of jobs in a forecast; those that fire next come first.
+/// Maximum number of jobs in a forecast. The jobs that fire next are taken.
 pub const COMING_JOB_COUNT_MAX: u32 = 10_000;
 /// Maximum number of fires of one job that are counted one by one in a forecast.
 const FIRES_PER_JOB_MAX: usize = 1_500;
@@ -20,7 +20,7 @@ const FIRES_PER_JOB_MAX: usize = 1_500;
 const ENUMERATED_FIRES_MAX: u64 = 150;
 /// Maximum number of fires counted one by one in a forecast.
 const FIRE_COUNT_MAX: usize = 200_000;
-/// Maximum number of fires that are compared to find the peak, of the jobs whose fires are counted bucket by bucket.
+/// To find the peak, at most this many fires of the jobs that are counted bucket by bucket are compared.
 const PEAK_FIRE_COUNT_MAX: usize = 200_000;
 /// Maximum number of instants of each kind in a lane's plan.
 const PLANNED_INSTANTS_MAX: usize = 300;
@@ -44,7 +44,7 @@ pub struct ComingFire {
     pub job: JobId,
     /// The job's name.
     pub name: String,
-    /// The name of its app.
+    /// The name of the job's app.
     pub app: String,
 }
 
@@ -53,7 +53,7 @@ pub struct ComingFire {
 pub struct Forecast {
     /// The first fires, the earliest first.
     pub fires: Vec<ComingFire>,
-    /// The number of fires in each bucket, by its start; empty buckets are omitted.
+    /// The number of fires in each bucket, keyed by the bucket's start; empty buckets are omitted.
     pub density: BTreeMap<Timestamp, u64>,
     /// The instant with the most fires, and their number; `None` if there are no fires, or too many to compare.
     pub peak: Option<(Timestamp, u64)>,
@@ -99,9 +99,9 @@ struct ForecastBuilder {
     range: ForecastRange,
     /// The first fires. The latest of them is on top of the heap.
     earliest_fires: BinaryHeap<(Timestamp, JobId, String, String)>,
-    /// Of jobs with many fires: how many fires each bucket has.
+    /// How many fires each bucket has. The fires in `instants` are added at the end.
     density: BTreeMap<Timestamp, u64>,
-    /// The fires of the jobs with many fires, unsorted. It is filled as long as there are few enough to find the peak.
+    /// The fires of the jobs with many fires, unsorted. Filled only while there are few enough to find the peak.
     dense_instants: Vec<Timestamp>,
     /// Whether the jobs with many fires have too many to find the peak.
     is_peak_unknown: bool,
@@ -191,7 +191,7 @@ impl ForecastBuilder {
     }
 }
 
-/// The instant that occurs most often, and how often it does; the earliest one if several occur equally often.
+/// The instant that occurs most often, and how often it occurs; the earliest instant if several occur equally often.
 fn peak(mut instants: Vec<Timestamp>) -> Option<(Timestamp, u64)> {
     instants.sort_unstable();
     let count = |same: &[Timestamp]| Some((*same.first()?, u64::try_from(same.len()).ok()?));
@@ -203,19 +203,19 @@ fn peak(mut instants: Vec<Timestamp>) -> Option<(Timestamp, u64)> {
 pub struct LanePlan {
     /// The job's name.
     pub name: String,
-    /// The name of its app.
+    /// The name of the job's app.
     pub app: String,
-    /// The handler that its runs call.
+    /// The handler that the job's runs call.
     pub handler: String,
-    /// Whether its schedules fire.
+    /// Whether the job's schedules fire.
     pub enabled: bool,
     /// Planned instants in the future; if there are very many, an evenly spread selection.
     pub fires: Vec<Timestamp>,
-    /// Instants that its calendar removes or moves.
+    /// Instants that the job's calendar removes or moves.
     pub removed: Vec<Timestamp>,
-    /// Clock changes of its time zone that affect a fire.
+    /// Clock changes in the time zones of the job's schedules that affect a fire.
     pub clock_changes: Vec<Timestamp>,
-    /// Whether there are more instants than these.
+    /// Whether `fires` omits planned instants.
     pub is_cut: bool,
 }
 

@@ -13,11 +13,12 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use tokio::time::sleep;
 
-/// How long the server checks the process after its stream has ended, since a stream ends shortly before its process does.
+/// How long the server checks an executor's process after the executor's stream has ended, since the stream ends shortly before the process
+/// does.
 const CHECK_FOR: Duration = Duration::from_secs(5);
 const CHECK_PERIOD: Duration = Duration::from_millis(50);
 
-/// What processes of one boot and one pid namespace have in common: only such a process can be found by its pid.
+/// The boot and the pid namespace of a process. The server can find a process by its pid only if both are the server's own.
 #[derive(Debug, PartialEq, Eq)]
 struct Host {
     boot_id: u128,
@@ -85,7 +86,7 @@ fn process_state(process: HostProcess) -> ProcessState {
     if started_ticks != process.started_ticks || is_zombie { ProcessState::Gone } else { ProcessState::Alive }
 }
 
-/// The number of threads of a process. Other threads can outlive the first one.
+/// The number of threads of a process. Other threads can outlive the first thread.
 fn thread_count(pid: i32) -> Option<usize> {
     Some(std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.count())
 }
@@ -104,7 +105,7 @@ impl Host {
     }
 }
 
-/// Parses the state of a process and its start time in clock ticks. Its name, in parentheses, may contain any character.
+/// Parses the state of a process and its start time in clock ticks. The process's name, in parentheses, may contain any character.
 fn read_stat(stat: &str) -> Option<(&str, u64)> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace();

@@ -5,10 +5,10 @@
 //! - `dispatch` routes runs to executors, and turns results into durable verdicts;
 //! - `cluster` renews the node's lease and adopts the runs of dead nodes;
 //! - [`events`] finds changes for listeners;
-//! - [`failure_webhook`] sends messages about failed runs, [`channels`] messages of alerts (both by `delivery`), [`rules`] decides about
+//! - [`failure_webhook`] sends messages about failed runs, and [`channels`] messages of alerts, both through `delivery`; [`rules`] decides about
 //!   incidents; `housekeeping` removes old rows;
 //!   `metrics` counts for operators, and `exposition` exports the counts as text;
-//! - [`apps`] limits the apps of a namespace; `declared` keeps the jobs that executors' code declares in line with it;
+//! - [`apps`] limits the apps of a namespace; `declared` keeps the jobs that executors' code declares in line with that code;
 //! - `gateway` and `registry` serve executors; [`jobs`] changes jobs, [`calendars`] changes calendars, [`identity`] authenticates callers.
 
 pub mod apps;

@@ -34,7 +34,7 @@ pub struct Lifecycle {
     wrap: Option<TaskWrapper>,
 }
 
-/// The token that ends a task; if the task ends earlier, that is a fault.
+/// When a task ends. A task that ends earlier than this has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
     /// Ends at the soft stop.
@@ -79,7 +79,7 @@ impl Lifecycle {
         self.tracker.wait().await;
     }
 
-    /// Whether a task ended too early.
+    /// Whether a task ended too early, or panicked.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)

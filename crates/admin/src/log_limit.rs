@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long a kind of line is suppressed for a client after one was written.
+/// How long a kind of line is suppressed for a client after such a line was written.
 const PERIOD: Duration = Duration::from_secs(60);
 /// Maximum number of pairs of client and kind.
 const COUNT_MAX: usize = 10_000;
@@ -24,7 +24,7 @@ struct Cases {
 
 impl LogLimit {
     /// Counts a case. Returns the number of cases since the last line, if a line is to be written now; `None` while this kind of line is
-    /// suppressed for this client.
+    /// suppressed for this client, or if too many clients are counted already.
     pub(crate) fn count(&self, kind: &'static str, client: i64) -> Option<u64> {
         let now = Instant::now();
         let mut cases_by_client = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -76,7 +76,7 @@ pub(crate) struct Shared {
     pub(crate) adopt_poke: Notify,
     pub(crate) tick: mpsc::Sender<TickCommand>,
     pub(crate) events: mpsc::Sender<Event>,
-    /// Makes the next beat come immediately.
+    /// Makes the next beat begin immediately.
     pub(crate) beat_poke: Notify,
     pub(crate) database: DatabaseWatch,
     pub(crate) switches: SwitchBoard,
@@ -131,7 +131,7 @@ impl Shared {
         self.adoption_begun.load(Ordering::Acquire)
     }
 
-    /// Puts durable open runs into the ring, unless they are in memory already.
+    /// Puts durable open runs into the ring, unless they are already in memory.
     pub(crate) async fn put(&self, runs: Vec<Run>) {
         self.put_as_of(runs, self.clock.boot_micros()).await;
     }
@@ -145,7 +145,8 @@ impl Shared {
         }
     }
 
-    /// Some of these runs may have been left in the store for lack of room in memory. Puts those into the ring, so that the tick ends them.
+    /// Some of these runs may have been left in the store for lack of room in memory. Puts the runs that were left into the ring, so that the
+    /// tick ends them.
     pub(crate) async fn put_to_end(&self, runs: Vec<Run>) {
         let ending_runs = self.in_memory.admit_to_end(runs);
         if !ending_runs.is_empty() {
@@ -168,7 +169,7 @@ impl Shared {
             .await;
     }
 
-    /// The shards of a broadcast that have no verdict yet.
+    /// The shards of a broadcast that have no verdict yet, at most [`SHARD_COUNT_MAX`]; empty if `root` is not the run of a broadcast.
     pub(crate) async fn open_shards(&self, root: &Run) -> Result<Vec<Run>, StoreError> {
         if root.shard_index != ROOT_SHARD || root.shard_total.is_none() {
             return Ok(Vec::new());
@@ -179,7 +180,7 @@ impl Shared {
         Ok(shards)
     }
 
-    /// The delay before a loop's first look: nodes that start together look at different moments of the period.
+    /// The delay before a loop's first look. It makes nodes that start together look at different moments of the period.
     pub(crate) fn first_look_delay(&self, period: Duration) -> Duration {
         let token = self.membership.token();
         let epoch = i32::try_from(token.epoch).unwrap_or(i32::MAX);
@@ -205,9 +206,10 @@ impl Shared {
         self.quiet_until().unwrap_or_else(|| self.clock.now())
     }
 
-    /// Fires whose instants are later than this are left to edits, which withdraw them unless they may have been sent. This is now. After a step
-    /// back of the clock, edits leave alone what was due within a second of the latest time that the clock had shown. If the job is paused or
-    /// deleted, the owner of such a run drops it, also while its instant lies ahead again.
+    /// The instant after which fires are left to edits, which withdraw them unless they may have been sent. Usually, it is the present. After a
+    /// step back of the clock, it is [`EDIT_CUTOFF`] after the latest time that the clock had shown, because edits leave alone a fire that was
+    /// due before that instant. If the job is paused or deleted, the owner of such a fire's run drops the run, even while its instant lies ahead
+    /// again.
     pub(crate) fn fires_ahead_after(&self) -> Timestamp {
         let noted_until = Timestamp::from_millis(self.quiet_until_ms.load(Ordering::Relaxed));
         self.clock.now().max(noted_until + EDIT_CUTOFF)
@@ -236,14 +238,14 @@ pub struct Readiness {
     pub lease_held: bool,
     /// Whether all open runs of ended leases have been adopted.
     pub knows_open_runs: bool,
-    /// Whether it is shutting down.
+    /// Whether the node is shutting down.
     pub draining: bool,
     /// The trouble with the database, if the last beat got no answer.
     pub database: Option<DatabaseTrouble>,
     /// The loss of writes of this node by the database, if it happened within the last day.
     pub lost_history: Option<LostHistory>,
     pub switch: Switch,
-    /// No job fires until then, because the database's clock stepped back.
+    /// No job fires before this instant, because the database's clock stepped back; `None` if it did not, or has passed the instant.
     pub quiet_until: Option<Timestamp>,
 }
 
@@ -333,7 +335,7 @@ impl Node {
         self.0.config.lost_after
     }
 
-    /// Since when this server has held its lease and received executors' messages.
+    /// The instant since which this server has held its lease and received executors' messages.
     pub(crate) fn serves_since(&self) -> Timestamp {
         self.0.clock.timestamp_at(self.0.membership.held_since())
     }
@@ -348,7 +350,7 @@ impl Node {
         self.0.progress.of(run)
     }
 
-    /// Notifies when this node stores lines of a run's log; lines that other nodes store are not covered.
+    /// Returns a reader that is notified when this node stores lines of a run's log. Lines that other nodes store cause no notification.
     #[must_use]
     pub fn follow_log(&self, run: RunId) -> LogReader {
         self.0.log_readers.follow(run)
@@ -381,7 +383,7 @@ impl Node {
         self.0.metrics.xxl.add(call, outcome, count);
     }
 
-    /// Whether this node does its work.
+    /// Whether this node can do its work.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         Readiness {
@@ -407,7 +409,7 @@ impl Node {
         self.0.lookups.authenticate_bearer(self.store(), (authorization, client), self.now()).await
     }
 
-    /// The account that is signed in by a cookie; `None` if there is none. `client` is the address that sent the cookie.
+    /// The sign-in to which a cookie belongs; `None` if there is none. `client` is the address that sent the cookie.
     ///
     /// # Errors
     /// [`LookupError`].
@@ -415,7 +417,7 @@ impl Node {
         self.0.lookups.authenticate_cookie(self.store(), (cookie, client), self.now()).await
     }
 
-    /// Definitions, compiled with their calendars; those that do not exist or cannot be read are omitted.
+    /// Definitions, compiled with their calendars. Definitions that do not exist or cannot be read are omitted.
     pub(crate) async fn definitions(
         &self,
         keys: impl IntoIterator<Item = DefinitionKey>,
@@ -463,7 +465,8 @@ impl Node {
         self.0.scan_poke.notify_one();
     }
 
-    /// Puts durable open runs into the ring, so that they need not wait for the query for stray runs. Runs of other homes are ignored.
+    /// Puts durable open runs into the ring, so that they need not wait for the query for stray runs. Runs of other homes are ignored. If the
+    /// ring takes no more commands now, that query finds the runs later.
     pub fn try_put_own(&self, runs: Vec<Run>) {
         let token = self.token();
         let own_runs = runs.into_iter().filter(|run| run.node == token.node && run.node_epoch == token.epoch).collect();
@@ -477,7 +480,7 @@ impl Node {
         }
     }
 
-    /// Makes the owner of a run read the request to cancel it.
+    /// Makes this node read the request to cancel a run now, if it owns the run.
     pub(crate) fn poke_cancels(&self, run: &Run) {
         if run.node == self.token().node {
             self.0.adopt_poke.notify_one();

@@ -1,4 +1,4 @@
-//! The progress of running runs, as their handlers last reported it: in memory, on every node that the executor is connected to.
+//! The progress of running runs, as their handlers last reported it: in memory, on every node to which the executor is connected.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,7 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// The largest count that is kept: the largest that every JSON reader represents exactly.
+/// The largest count that is kept, which is the largest integer that every JSON reader represents exactly.
 const COUNT_MAX: u64 = (1 << 53) - 1;
 
 impl Progress {
@@ -31,7 +31,7 @@ impl Progress {
 #[derive(Debug, Default)]
 pub(crate) struct ProgressBoard(Mutex<Generations>);
 
-/// A run, and the executor that reported on it: reports by executors that do not have the run are kept separately, and never shown.
+/// An executor, and the run on which it reported. Reports by executors that do not have the run are kept separately, and never shown.
 type Key = (ExecutorId, RunId);
 
 #[derive(Debug, Default)]

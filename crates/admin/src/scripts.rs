@@ -19,18 +19,18 @@ pub enum ScriptError {
     /// The document is invalid.
     #[error("the script has {}, the first is {}", counted(.0.len(), "error"), .0.first().map_or_else(String::new, ToString::to_string))]
     Invalid(Vec<FieldError>),
-    /// Another caller changed it first.
+    /// Another caller changed the script first.
     #[error("the script was changed meanwhile, its version is {version}")]
     Conflict {
-        /// Its current version, 0 if it was deleted.
+        /// The script's current version; 0 if it was deleted.
         version: i64,
     },
     /// The script is in use and cannot be deleted.
     #[error("the script is used by {}", counted(*.job_count, "job"))]
     Used {
-        /// Some of the jobs that use it.
+        /// The names of some of the jobs that use the script.
         jobs: Vec<String>,
-        /// How many jobs use it.
+        /// How many jobs use the script.
         job_count: u64,
     },
     /// The namespace has reached its maximum number of scripts.
@@ -49,7 +49,7 @@ pub enum ScriptError {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedScript {
-    /// The script as it is now.
+    /// The script as it is stored after the save.
     pub record: ScriptRecord,
     /// Whether the script was created.
     pub is_new: bool,
@@ -61,7 +61,7 @@ pub fn hash(source: &str) -> String {
     hex(&Sha256::digest(source.as_bytes()))
 }
 
-/// Saves a version of a script. If it equals the newest version, no new one is created.
+/// Saves a version of a script. If `spec` equals the newest version, no new version is created.
 ///
 /// # Errors
 /// [`ScriptError::Invalid`], [`ScriptError::Conflict`], [`ScriptError::TooMany`], the store's.
@@ -114,7 +114,8 @@ pub async fn save(
     }
 }
 
-/// The signature of a version. If none is given and the source and language are those of the newest version, its signature is kept.
+/// The signature of a version. If `spec` has no signature, and its source and language are those of the newest version, that version's signature
+/// is kept.
 fn signature(spec: &ScriptSpec, stored_script: Option<&ScriptRecord>, hash: &str) -> Option<String> {
     let same_script = stored_script.filter(|record| record.language == spec.language && record.newest.hash == hash);
     spec.signature.clone().or_else(|| same_script?.newest.signature.clone())
@@ -129,7 +130,7 @@ fn is_same(record: &ScriptRecord, spec: &ScriptSpec, hash: &str) -> bool {
         && (spec.note.is_empty() || spec.note == *note)
 }
 
-/// Makes an older version the newest again, as a new version with the older one's source and signature.
+/// Makes an older version the newest again: saves a new version with the source and signature of the older version.
 ///
 /// # Errors
 /// [`ScriptError::NoVersion`], those of [`save`].
@@ -175,7 +176,7 @@ pub async fn delete(
     }
 }
 
-/// Finds a script by its name. Returns `None` for a text that cannot be a name.
+/// Finds a script by its name. Returns `None` if there is none, or if the text cannot be a name.
 ///
 /// # Errors
 /// The store's.

@@ -33,19 +33,19 @@ pub struct ShadowRequest<'a> {
     pub source: &'a str,
     /// The range, and the limits for late fires.
     pub range: Range,
-    /// Only jobs of these apps, which the caller may view.
+    /// Only jobs of these apps, which the caller may view; `None` for all apps.
     pub visible_apps: Option<Vec<AppId>>,
-    /// Only this job.
+    /// Only this job; `None` for all jobs.
     pub job: Option<JobRecord>,
     /// The names of all jobs that [`has_shadow_fires`] admits, sorted, if they are known; otherwise all jobs are read.
     pub shadow_names: Option<Vec<String>>,
-    /// Only jobs whose name comes after this one.
+    /// Only jobs whose name comes after this name; `None` to begin with the first job.
     pub after_name: Option<String>,
     /// Maximum number of jobs.
     pub job_count_max: usize,
 }
 
-/// A job on one day in UTC.
+/// The fires of a job on one day in UTC.
 #[derive(Clone, Debug)]
 pub struct ShadowRow {
     /// The name of the job.
@@ -55,7 +55,7 @@ pub struct ShadowRow {
     pub day: Timestamp,
     /// The comparison of both sides.
     pub comparison: Comparison,
-    /// Whether the day has more fires than were compared.
+    /// Whether the day may have more fires than were compared.
     pub is_cut: bool,
 }
 
@@ -66,7 +66,7 @@ pub struct ShadowReport {
     pub span: Option<ShadowSpan>,
     /// Rows sorted by job and day.
     pub rows: Vec<ShadowRow>,
-    /// The last job of this page, if another page follows.
+    /// The name of the last job on this page; `None` if no page follows.
     pub next: Option<String>,
 }
 
@@ -74,27 +74,27 @@ pub struct ShadowReport {
 ///
 /// # Errors
 /// The store's.
-pub async fn report(engine: &Node, request: &ShadowRequest<'_>) -> Result<ShadowReport, StoreError> {
-    let store = engine.store();
+pub async fn report(node: &Node, request: &ShadowRequest<'_>) -> Result<ShadowReport, StoreError> {
+    let store = node.store();
     let span = store.shadow_span(request.namespace, request.source).await?;
     let mut report = ShadowReport { span, rows: Vec::new(), next: None };
     let Some(span) = span else { return Ok(report) };
-    // Fires after the last observed one may not have been read from the other scheduler yet.
+    // Fires after the last observed fire may not have been read from the other scheduler yet.
     let observed_range =
         Range { from: request.range.from.max(span.first_at), to: request.range.to.min(span.last_at), ..request.range };
     let (mut after, mut fire_count, mut job_count) = (request.after_name.clone(), 0, 0);
     loop {
-        let page = read_page(engine, request, after.as_deref()).await?;
+        let page = read_page(node, request, after.as_deref()).await?;
         for job in page.jobs.iter().filter(|job| has_shadow_fires(&job.spec)) {
             if job_count == request.job_count_max || fire_count >= PAGE_FIRE_COUNT {
                 report.next = report.rows.last().map(|row| row.name.clone()).or(after);
                 return Ok(report);
             }
             job_count += 1;
-            fire_count += add_rows(engine, request, job, observed_range, &mut report.rows).await?;
+            fire_count += add_rows(node, request, job, observed_range, &mut report.rows).await?;
             after = Some(job.spec.name.clone());
         }
-        after = page.next_name;
+        after = page.last_name;
         if after.is_none() {
             return Ok(report);
         }
@@ -104,27 +104,27 @@ pub async fn report(engine: &Node, request: &ShadowRequest<'_>) -> Result<Shadow
 /// A page of the jobs that may be in a report.
 struct JobPage {
     jobs: Vec<JobRecord>,
-    /// The last name of this page, if there are more.
-    next_name: Option<String>,
+    /// The last name on this page, after which the next page begins; `None` if the page is not full.
+    last_name: Option<String>,
 }
 
-async fn read_page(engine: &Node, request: &ShadowRequest<'_>, after: Option<&str>) -> Result<JobPage, StoreError> {
-    let (store, page_len) = (engine.store(), usize::try_from(JOB_PAGE).unwrap_or(usize::MAX));
+async fn read_page(node: &Node, request: &ShadowRequest<'_>, after: Option<&str>) -> Result<JobPage, StoreError> {
+    let (store, page_len) = (node.store(), usize::try_from(JOB_PAGE).unwrap_or(usize::MAX));
     match (&request.job, &request.shadow_names) {
-        (Some(job), _) => Ok(JobPage { jobs: vec![job.clone()], next_name: None }),
+        (Some(job), _) => Ok(JobPage { jobs: vec![job.clone()], last_name: None }),
         (None, Some(names)) => {
             let begin_index = names.partition_point(|name| after.is_some_and(|after| name.as_str() <= after));
             let names: Vec<&str> = names[begin_index..].iter().map(String::as_str).take(page_len).collect();
             let jobs = if names.is_empty() { Vec::new() } else { store.jobs_named(request.namespace, &names).await? };
-            let next_name = names.last().filter(|_| names.len() == page_len).map(|name| (*name).to_owned());
-            Ok(JobPage { jobs, next_name })
+            let last_name = names.last().filter(|_| names.len() == page_len).map(|name| (*name).to_owned());
+            Ok(JobPage { jobs, last_name })
         }
         (None, None) => {
             let (within, after_name) = (request.visible_apps.clone(), after.map(str::to_owned));
             let query = JobQuery { within, after_name, limit: JOB_PAGE, ..JobQuery::default() };
             let jobs = store.listed_jobs(request.namespace, &query).await?;
-            let next_name = jobs.last().filter(|_| jobs.len() == page_len).map(|job| job.name().to_owned());
-            Ok(JobPage { jobs: jobs.into_iter().filter_map(ListedJob::into_record).collect(), next_name })
+            let last_name = jobs.last().filter(|_| jobs.len() == page_len).map(|job| job.name().to_owned());
+            Ok(JobPage { jobs: jobs.into_iter().filter_map(ListedJob::into_record).collect(), last_name })
         }
     }
 }
@@ -137,7 +137,7 @@ pub fn has_shadow_fires(spec: &JobSpec) -> bool {
 
 /// Adds the rows of a job's days. Returns the number of fires read.
 async fn add_rows(
-    engine: &Node,
+    node: &Node,
     request: &ShadowRequest<'_>,
     job: &JobRecord,
     observed_range: Range,
@@ -150,10 +150,10 @@ async fn add_rows(
     while day < range.to {
         let next_day = day + Duration::from_secs(24 * 3_600);
         let mut day_range = Range { from: range.from.max(day), to: range.to.min(next_day), ..range };
-        let fires = read_fires(engine, request, job, day_range).await?;
+        let fires = read_fires(node, request, job, day_range).await?;
         let is_cut = fires.is_cut;
         if let Some(hidden_until) = fires.hidden_until {
-            // The fires up to here belong to an app that the caller may not see: the report begins after them.
+            // The fires until this instant belong to an app that the caller may not see, so the report begins after them.
             rows.truncate(row_count);
             day_range.from = day_range.from.max(hidden_until + range.tolerance + SAME_FIRE_WITHIN);
         }
@@ -179,7 +179,7 @@ fn shadow_range(created_at: Timestamp, (mode, promoted_at): (Mode, Option<Timest
     }
 }
 
-/// Adds the fires of a comparison in which Rondel has none.
+/// Adds `old_only`, a comparison without fires of Rondel, to `comparison`.
 fn with_only_old(mut comparison: Comparison, old_only: Comparison) -> Comparison {
     comparison.only_old += old_only.only_old;
     comparison.differences.extend(old_only.differences);
@@ -199,19 +199,19 @@ struct Fires {
     old_fires: Vec<OldFire>,
     /// The fires of the other scheduler at instants that Rondel skipped for a reason of its own.
     old_fires_at_skips: Vec<OldFire>,
-    /// Whether the range has more fires.
+    /// Whether the range may have more fires.
     is_cut: bool,
     /// The end of Rondel's last fire that belongs to an app that the caller may not see; all such fires are left out.
     hidden_until: Option<Timestamp>,
 }
 
 async fn read_fires(
-    engine: &Node,
+    node: &Node,
     request: &ShadowRequest<'_>,
     job: &JobRecord,
     range: Range,
 ) -> Result<Fires, StoreError> {
-    let (store, (from, to)) = (engine.store(), range.with_edges());
+    let (store, (from, to)) = (node.store(), range.with_edges());
     let mut planned_rows = store.planned_rows(job.id, from, to, FIRE_COUNT_MAX).await?;
     // Fires are queried by the instant at which they were sent, and compared by their due instant.
     let sent_range = (from - DUE_DISTANCE_MAX, to + DUE_DISTANCE_MAX);
@@ -232,7 +232,8 @@ async fn read_fires(
     Ok(Fires { rondel_fires, old_fires, old_fires_at_skips, is_cut, hidden_until })
 }
 
-/// Removes the rows that belong to other apps than these: they are from before the job moved. Returns the end of the last of them.
+/// Removes the rows of apps that the caller may not see, which are from the time before the job moved. Returns the end of the last of these
+/// rows; `None` if there are none.
 fn remove_hidden(planned_rows: &mut Vec<Run>, visible_apps: Option<&[AppId]>) -> Option<Timestamp> {
     let visible_apps = visible_apps?;
     let hidden_rows = planned_rows.iter().filter(|run| !visible_apps.contains(&run.app));
@@ -241,9 +242,8 @@ fn remove_hidden(planned_rows: &mut Vec<Run>, visible_apps: Option<&[AppId]>) ->
     hidden_until
 }
 
-/// Whether an observed fire belongs to an instant that Rondel planned and skipped for a reason of its own, such as an
-/// outage. The other scheduler alone had such a fire: it is no repetition of the fire before it. `planned_runs` is sorted by
-/// instant.
+/// Whether an observed fire belongs to an instant that Rondel planned and skipped for a reason of its own, such as an outage. Only the other
+/// scheduler had such a fire, so the fire is no repetition of the fire before it. `planned_runs` is sorted by instant.
 fn is_at_skip(planned_runs: &[Run], at: Timestamp, tolerance: Duration) -> bool {
     let next_index = planned_runs.partition_point(|run| run.fire_at <= at);
     let earlier_run = next_index.checked_sub(1).and_then(|place| planned_runs.get(place));

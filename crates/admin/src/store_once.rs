@@ -1,4 +1,4 @@
-//! Stores once what a caller requests, although the database's answer may be lost.
+//! Stores a requested object only once, even if the database's answer is lost.
 
 use std::time::Duration;
 
@@ -10,14 +10,15 @@ const RETRY_LIMIT: Duration = Duration::from_secs(20);
 /// The pause before each further try.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// Stores something new: a run, a job, a maintenance window. If the connection broke, it may be stored already, and a caller who gets an error
-/// requests it a second time. So the call is repeated until the database answers. The store recognizes what it has by its key or its id.
+/// Stores a new object, such as a run, a job or a maintenance window. If the connection breaks, the object may already be stored, and a caller
+/// who got an error would request it a second time. So the call is repeated until the database answers, for up to [`RETRY_LIMIT`]. The store
+/// recognizes an object that it already has by the object's key or id.
 pub(crate) async fn store_once<T, S>(store: impl Fn() -> S) -> Result<T, StoreError>
 where
     S: Future<Output = Result<T, StoreError>>,
 {
     let result = store().await;
-    // The rare path is on the heap: the futures of requests would grow by it otherwise.
+    // The rare path is on the heap, so that the futures of requests stay small.
     if result.as_ref().is_err_and(StoreError::is_outcome_unknown) {
         Box::pin(repeat_until_known(store)).await
     } else {

@@ -18,12 +18,12 @@ use crate::dispatch::ReadyRun;
 const SCOPE: &str = "rondel";
 
 thread_local! {
-    /// The id of the next trace that begins on this thread; 0 for a random one.
+    /// The id of the next trace that begins on this thread; 0 for a random id.
     static NEXT_TRACE: Cell<u128> = const { Cell::new(0) };
 }
 
-/// Takes the id for the trace that begins now on this thread, for the id generator. The id of a fire's trace is derived from its run, so
-/// that all attempts of a run share one trace, whichever node sends them.
+/// Takes the id for the trace that begins now on this thread, for the id generator; `None` for a random id. The id of a fire's trace is derived
+/// from its run, so that all attempts of a run share one trace, whichever node sends them.
 #[must_use]
 pub fn take_next_trace() -> Option<u128> {
     let id = NEXT_TRACE.replace(0);

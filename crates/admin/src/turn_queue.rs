@@ -12,11 +12,11 @@ use tokio::sync::Notify;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
     pub(crate) app: AppId,
-    /// The number of its session.
+    /// The number of the session that sent the item.
     pub(crate) session: u64,
 }
 
-/// Limits of the waiting items, in the unit of their weights. An app without waiting items may always add one.
+/// Limits of the waiting items, in the unit of their weights. An app without waiting items may always add an item.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) session: usize,

@@ -16,7 +16,7 @@ const ROUND_COUNT_MAX: usize = 5;
 
 pub(super) type NamedCalendars = BTreeMap<String, CalendarSpec>;
 
-/// The calendars of a namespace, keyed by their names, each with the names of the calendars in its rule.
+/// The calendars of a namespace, keyed by their names, each with the names of the calendars to which its rule refers.
 #[derive(Debug, Default)]
 pub(crate) struct Composition(BTreeMap<String, Vec<String>>);
 
@@ -29,13 +29,13 @@ impl Composition {
         self.0.contains_key(name)
     }
 
-    /// The names of the calendars whose rules refer to this one directly, not only through other calendars.
+    /// The names of the calendars whose rules refer to the calendar `name` directly, not only through other calendars.
     pub(super) fn direct_dependents(&self, name: &str) -> Vec<String> {
         let refers_to_it = |parts: &Vec<String>| parts.iter().any(|part| part == name);
         self.0.iter().filter(|(_, parts)| refers_to_it(parts)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// The names of the calendars that depend on this one, directly or through others.
+    /// The names of the calendars that depend on the calendar `name`, directly or through others.
     pub(super) fn all_dependents(&self, name: &str) -> Vec<String> {
         let mut dependents = BTreeSet::new();
         let mut names_to_read = vec![name.to_owned()];
@@ -56,7 +56,7 @@ impl Composition {
 pub(crate) async fn composition(node: &Node, namespace: NamespaceId) -> Result<Composition, StoreError> {
     let mut parts_by_name = BTreeMap::new();
     let mut after_name: Option<String> = None;
-    // Concurrent saves may have exceeded the limit, so up to twice as many are read.
+    // Concurrent saves may have exceeded the limit, so up to twice that number of calendars is read.
     while parts_by_name.len() < 2 * CALENDAR_COUNT_MAX {
         let page = node.store().calendars(namespace, after_name.as_deref(), PAGE).await?;
         let Some(last_record) = page.last() else { break };
@@ -67,7 +67,8 @@ pub(crate) async fn composition(node: &Node, namespace: NamespaceId) -> Result<C
     Ok(Composition(parts_by_name))
 }
 
-/// The calendars that the spec depends on, keyed by their names; `replacement` replaces the saved calendar with the same name.
+/// The calendars that the spec depends on, directly or through others, keyed by their names. A name that no calendar has is left out.
+/// `replacement` replaces the saved calendar with the same name. Fails if the spec depends on more than [`RULE_COUNT_MAX`] names.
 pub(super) async fn read_dependencies(
     node: &Node,
     namespace: NamespaceId,
@@ -95,8 +96,8 @@ pub(super) async fn read_dependencies(
     Ok(parts)
 }
 
-/// Expands and saves the named calendars whose parts have changed, and repeats this until all match their parts. Returns the number of
-/// saves.
+/// Expands and saves the named calendars whose parts have changed, and repeats this until all match their parts, at most [`ROUND_COUNT_MAX`]
+/// times. Returns the number of saves.
 pub(crate) async fn expand_until_settled(
     node: &Node,
     namespace: NamespaceId,
@@ -124,7 +125,7 @@ async fn expand_one(node: &Node, namespace: NamespaceId, name: &str) -> Result<E
     let parts = read_dependencies(node, namespace, &record.spec, None).await?;
     let part_rule = |name: &str| parts.get(name).cloned();
     if let Err(errors) = Calendar::compile(&record.spec, part_rule) {
-        // A part was deleted, or made circular, while this calendar was being saved.
+        // A part was deleted, or the parts became circular, while this calendar was being saved.
         let error = errors.first().map(ToString::to_string).unwrap_or_default();
         tracing::warn!(calendar = name, error, "the calendar is not changed: its parts no longer fit together");
         return Ok(ExpandResult::Unchanged);
@@ -150,11 +151,11 @@ async fn expand_one(node: &Node, namespace: NamespaceId, name: &str) -> Result<E
 
 /// Result of expanding one calendar.
 enum ExpandResult {
-    /// The saved expansion already matches its parts.
+    /// Nothing was saved: the calendar already matches its parts, its parts no longer fit together, or it no longer exists.
     Unchanged,
     /// A new expansion was saved.
     Saved,
-    /// Another caller changed it first.
+    /// Another caller changed the calendar first.
     Lost,
 }
 

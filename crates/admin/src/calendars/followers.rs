@@ -22,13 +22,14 @@ const PARALLEL_COUNT: usize = 8;
 /// Number of jobs that one statement reads.
 const JOB_PAGE: u32 = 200;
 
-/// Maximum number of tries to move a job within one call. A try fails if another caller changes the job or its calendar meanwhile.
+/// Maximum number of tries to move a job within one call of [`replan_jobs_of_calendars`]. A try fails if another caller changes the job or its
+/// calendar meanwhile.
 const TRY_COUNT_MAX: u32 = 3;
 
 type CurrentCalendar = Option<(PinnedCalendar, Arc<Calendar>)>;
 
-/// Checks that the jobs of a calendar can be planned by its new version: a job whose rule moves its fires by whole days (next or previous)
-/// needs a calendar without times of day.
+/// Checks that `calendar`, the new version of the calendar `name`, can plan the calendar's jobs. A job whose rule moves its fires by whole days
+/// (next or previous) needs a calendar without times of day.
 pub(super) async fn check_jobs(
     node: &Node,
     namespace: NamespaceId,
@@ -57,8 +58,9 @@ pub(super) async fn check_jobs(
     }
 }
 
-/// Moves every job that is planned by an earlier version of its calendar to the newest version, in the same way as an edit of the job.
-/// Returns the number of jobs moved. A job that cannot be moved keeps its version, and a log line reports it.
+/// Moves every job that is planned by an earlier version of its calendar to the newest version, in the same way as an edit of the job. Returns
+/// the number of jobs moved. A job keeps its version if its edit fails, which is logged, or if other callers changed the job or its calendar
+/// during each of [`TRY_COUNT_MAX`] tries.
 pub(crate) async fn replan_jobs_of_calendars(node: &Node) -> Result<u64, StoreError> {
     let mut tries_by_job: BTreeMap<JobId, u32> = BTreeMap::new();
     let mut replanned_jobs = BTreeSet::new();
@@ -92,7 +94,7 @@ pub(crate) async fn replan_jobs_of_calendars(node: &Node) -> Result<u64, StoreEr
     }
 }
 
-/// The current calendar of each of these jobs, each read once.
+/// The current calendars of these jobs, keyed by namespace and name. Each calendar is read once.
 async fn calendars_of(
     node: &Node,
     records: &[JobRecord],
@@ -108,7 +110,7 @@ async fn calendars_of(
     Ok(calendars)
 }
 
-/// Moves one job; false if another caller changed it first, so that it must be read again.
+/// Moves one job. Returns false if another caller changed or deleted the job first, so that it must be read again.
 async fn replan(
     node: &Node,
     record: &JobRecord,

@@ -22,7 +22,7 @@ use crate::node::Node;
 
 /// Maximum number of calendars in a namespace.
 pub const CALENDAR_COUNT_MAX: usize = 1_000;
-/// Calendars read by one statement; each may list thousands of days.
+/// Maximum number of calendars that one statement reads; each calendar may list thousands of days.
 const PAGE: u32 = 50;
 
 /// Why a change of a calendar was refused.
@@ -31,7 +31,7 @@ pub enum CalendarError {
     /// The document is invalid, or would invalidate a calendar that refers to it or a job that uses it.
     #[error("the calendar has {}, the first is {}", counted(.0.len(), "error"), .0.first().map_or_else(String::new, ToString::to_string))]
     Invalid(Vec<FieldError>),
-    /// Another caller changed it first.
+    /// Another caller changed the calendar first.
     #[error("the calendar was changed meanwhile, its version is {version}")]
     Conflict {
         /// The current version, 0 if the calendar was deleted.
@@ -40,11 +40,11 @@ pub enum CalendarError {
     /// The calendar is in use and cannot be deleted.
     #[error("the calendar is used by {} and {}", counted(.calendars.len(), "calendar"), counted(*.job_count, "job"))]
     Used {
-        /// The calendars that refer to it.
+        /// The names of the calendars that refer to the calendar.
         calendars: Vec<String>,
-        /// Some of the jobs that use it.
+        /// The names of some of the jobs that use the calendar.
         jobs: Vec<String>,
-        /// How many jobs use it.
+        /// How many jobs use the calendar.
         job_count: u64,
     },
     /// The namespace has reached its maximum number of calendars.
@@ -60,13 +60,13 @@ pub enum CalendarError {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SavedCalendar {
-    /// The calendar as it is now.
+    /// The calendar as it is stored after the save.
     pub record: CalendarRecord,
     /// Whether the calendar was created.
     pub is_new: bool,
 }
 
-/// A calendar or a job that uses a calendar.
+/// What uses a calendar: another calendar, or a job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CalendarDependent {
     /// The name of another calendar.
@@ -83,7 +83,8 @@ pub async fn check(node: &Node, namespace: NamespaceId, spec: &CalendarSpec) -> 
     check_with_dependents(node, namespace, spec).await.map(drop)
 }
 
-/// Saves a calendar, re-expands the calendars that depend on it, and moves the jobs that are planned by any of them.
+/// Saves a calendar, re-expands the calendars that depend on it, and moves the jobs that use any of them to the new versions. `None` as
+/// `expected_version` saves over any version.
 ///
 /// # Errors
 /// [`CalendarError`] except `Used` and `NotFound`. After an error of the store, the calendar can already be saved while its dependents are
@@ -155,8 +156,8 @@ pub async fn delete(
     }
 }
 
-/// The calendars and jobs that use a calendar: calendars before jobs, each sorted by name, starting after `after_name`, at
-/// most `limit`. `visible_apps` restricts the jobs to those of these apps.
+/// The calendars and jobs that use a calendar directly, starting after `after_name`, at most `limit`. Calendars are listed before jobs; both are
+/// sorted by name. `visible_apps` restricts the jobs to those of these apps; `None` includes the jobs of all apps.
 ///
 /// # Errors
 ///
@@ -188,7 +189,7 @@ pub async fn dependents(
     Ok(dependents)
 }
 
-/// Finds a calendar by its name. Returns `None` for a text that cannot be a name.
+/// Finds a calendar by its name. Returns `None` if there is none, or if the text cannot be a name.
 ///
 /// # Errors
 /// The store's.
@@ -197,7 +198,7 @@ pub async fn find(node: &Node, namespace: NamespaceId, name: &str) -> Result<Opt
     if name::check(name).is_ok() { node.store().calendar(namespace, name).await } else { Ok(None) }
 }
 
-/// Checks a calendar and all calendars that depend on it; returns the calendars that it depends on.
+/// Checks a calendar and all calendars that depend on it. Returns the calendars that the checked calendar itself depends on.
 async fn check_with_dependents(
     node: &Node,
     namespace: NamespaceId,
@@ -214,7 +215,7 @@ async fn check_with_dependents(
     Ok(parts)
 }
 
-/// Checks that the calendars that depend on this one stay valid with its new version.
+/// Checks that all calendars that depend on the calendar of `spec` stay valid with this new version.
 async fn check_dependents(
     node: &Node,
     namespace: NamespaceId,

@@ -20,8 +20,9 @@ use crate::config::EngineConfig;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of bytes read from an answer.
 const ANSWER_BYTES_MAX: usize = 4 * 1024;
-/// Maximum length of a mail's subject and text, in bytes.
+/// Maximum length of a mail's subject, in bytes.
 const SUBJECT_BYTES_MAX: usize = 200;
+/// Maximum length of a mail's plain text, and of each text in its HTML, in bytes.
 const MAIL_BYTES_MAX: usize = 64 * 1024;
 
 /// Input of one delivery attempt.
@@ -29,7 +30,7 @@ const MAIL_BYTES_MAX: usize = 64 * 1024;
 pub(super) struct DeliveryAttempt<'a> {
     pub(super) channel: &'a Channel,
     pub(super) notice: &'a Notice,
-    /// The message's id: the same at each attempt.
+    /// The message's id, which is the same at each attempt.
     pub(super) id: &'a str,
     pub(super) now: Timestamp,
 }
@@ -39,7 +40,7 @@ pub(super) struct DeliveryAttempt<'a> {
 pub(super) struct Acceptance {
     /// The status of the service's answer.
     pub(super) status: i32,
-    /// The recipients of a mail that the server refused, with the reasons.
+    /// The recipients that the mail server refused, with its reasons; `None` if there are none.
     pub(super) refusals: Option<String>,
 }
 
@@ -63,7 +64,8 @@ pub(super) async fn deliver(
     let sources: &SecretSources = &config.alert_secrets;
     let has_reference = secrets.values().any(|value| parse_reference(value).is_some());
     let secrets = sources.resolve(&secrets).await.map_err(temporary_error)?;
-    // What is stored was checked when it was saved. A file may be incomplete while it is replaced, and the operator can correct it.
+    // Stored values were checked when they were saved, so an error in them is final. The operator can still correct a value that comes from a
+    // file, and a file can be incomplete while it is being replaced.
     let build_error = |text: String| DeliveryError { is_final: !has_reference, status: 0, text, retry_wait: None };
     let texts = render_texts(&attempt, &settings, config.advertise_url.as_deref());
     let DeliveryAttempt { notice, id, now, .. } = attempt;
@@ -90,10 +92,10 @@ pub(super) async fn deliver(
     Ok(Acceptance { status, refusals: None })
 }
 
-/// The error of a try. If the service refuses credentials that may come from a file or a variable, the message is tried again: the file may
-/// not have the new password yet.
+/// Makes the error temporary if the service refused credentials that may come from a file or a variable: the file may not have the new password
+/// yet.
 fn retry_credentials(error: DeliveryError, has_reference: bool) -> DeliveryError {
-    // The statuses of HTTP, and the codes of SMTP.
+    // 401 and 403 are statuses of HTTP; the others are codes of SMTP.
     let is_about_credentials = matches!(error.status, 401 | 403 | 530 | 534 | 535);
     DeliveryError { is_final: error.is_final && !(has_reference && is_about_credentials), ..error }
 }

@@ -12,7 +12,7 @@ use crate::delivery;
 
 /// Maximum length of the reason taken from an answer, in bytes.
 const REASON_BYTES_MAX: usize = 300;
-/// Longest pause before the next try, even if the service asks for a longer one.
+/// Longest pause before the next try, even if the service asks for a longer pause.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// Why a message was not accepted.
@@ -23,7 +23,7 @@ pub(super) struct DeliveryError {
     /// The status of the service's answer; 0 if there was no answer.
     pub(super) status: i32,
     pub(super) text: String,
-    /// How long the service asks to wait before the next try.
+    /// How long the service asks to wait before the next try, at most [`WAIT_MAX`]; `None` if it does not ask.
     pub(super) retry_wait: Option<Duration>,
 }
 
@@ -64,7 +64,7 @@ pub(super) fn judge(kind: ChannelKind, answer: Answer<'_>) -> Result<(), Deliver
     }
 }
 
-/// The code and the message of a robot's answer.
+/// The code and the message of a robot's answer; `None` if the answer has no code.
 fn read_code(body: &str) -> Option<(i64, String)> {
     let answer: Value = serde_json::from_str(body).ok()?;
     let code = ["errcode", "code", "StatusCode"].iter().find_map(|name| answer.get(name)?.as_i64())?;
@@ -72,7 +72,7 @@ fn read_code(body: &str) -> Option<(i64, String)> {
     Some((code, message.unwrap_or_default().to_owned()))
 }
 
-/// Codes of temporary errors: too many messages, or the service is busy.
+/// Whether the code means a temporary error: too many messages, or the service is busy.
 const fn is_temporary(kind: ChannelKind, code: i64) -> bool {
     match kind {
         ChannelKind::Dingtalk => matches!(code, -1 | 130_101 | 410_100),

@@ -12,8 +12,9 @@ use super::sign::standard_signature;
 use super::texts::Texts;
 use super::url::read_url;
 
-/// Slack: maximum characters of a header and of a section.
+/// Slack: maximum characters of a header.
 const SLACK_HEADER_MAX: usize = 150;
+/// Slack: maximum characters of a section.
 const SLACK_SECTION_MAX: usize = 3_000;
 /// Maximum size of the text, in bytes: Teams accepts 28 KB for the whole card.
 const TEAMS_TEXT_BYTES_MAX: usize = 12_000;
@@ -42,13 +43,13 @@ pub(super) struct RequestInput<'a> {
     pub(super) lang: Lang,
     pub(super) notice: &'a Notice,
     pub(super) texts: &'a Texts,
-    /// The message's id: the same at each attempt.
+    /// The message's id, which is the same at each attempt.
     pub(super) id: &'a str,
     pub(super) now: Timestamp,
 }
 
 impl<'a> RequestInput<'a> {
-    /// A secret or setting, unless it is empty; secrets take precedence.
+    /// The value of a secret or setting; `None` if it is absent or empty. A secret takes precedence over a setting of the same name.
     pub(super) fn value(&self, name: &str) -> Option<&'a str> {
         let value = self.secrets.get(name).or_else(|| self.settings.get(name));
         value.map(String::as_str).filter(|value| !value.is_empty())
@@ -166,7 +167,7 @@ fn teams(input: &RequestInput<'_>) -> Value {
     json!({"type": "message", "attachments": [attachment]})
 }
 
-/// An event of the Events API v2; all messages about one incident share one key.
+/// An event of the Events API v2; all messages about one incident share one `dedup_key`.
 fn pagerduty(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
     let RequestInput { notice, texts, id, .. } = *input;
     let action = match notice.kind {

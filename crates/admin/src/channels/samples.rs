@@ -8,7 +8,7 @@ const STARTED_AT: Timestamp = Timestamp::from_secs(1_772_953_200);
 /// Delay between the start of a sample incident and its notice.
 const NOTICE_DELAY: std::time::Duration = std::time::Duration::from_secs(900);
 
-/// One notice of each kind; the first one has runs, the last one has no optional part.
+/// One notice of each kind. The notices of a test and of a report have no incident and no sample runs.
 pub(super) fn notices() -> Vec<Notice> {
     NoticeKind::ALL.iter().map(|kind| notice(*kind)).collect()
 }

@@ -22,7 +22,7 @@ use crate::delivery::{build_client, generate_secret};
 use crate::node::Node;
 use crate::store_once::store_once;
 
-/// How often saving is tried if other callers save the channel at the same time.
+/// Maximum number of tries to save a channel that other callers save at the same time.
 const TRY_COUNT_MAX: usize = 4;
 
 /// The values of a channel to be saved.
@@ -31,11 +31,11 @@ pub struct NewChannel {
     pub name: String,
     /// The service.
     pub kind: ChannelKind,
-    /// All of its settings.
+    /// All settings of the channel.
     pub settings: Values,
-    /// Secrets to set; omitted ones are kept, empty ones are removed.
+    /// Secrets to set. An omitted secret is kept, unless the channel's kind changes. An empty secret is removed.
     pub secrets: Values,
-    /// The language of its messages.
+    /// The language of the channel's messages.
     pub lang: Lang,
     /// Whether messages are sent.
     pub is_enabled: bool,
@@ -47,9 +47,9 @@ pub struct NewChannel {
 #[derive(Clone, Debug)]
 pub struct SavedChannel {
     pub channel: Channel,
-    /// Whether it is new.
+    /// Whether the channel was created.
     pub is_new: bool,
-    /// The signing key generated for the channel, shown only this once.
+    /// The signing key generated for the channel, shown only this once; `None` if no key was generated.
     pub signing_key: Option<String>,
 }
 
@@ -59,10 +59,10 @@ pub enum ChannelError {
     /// The listed fields are invalid.
     #[error("the channel is not valid")]
     Invalid(Vec<FieldError>),
-    /// Another caller saved or deleted it first.
+    /// Another caller saved or deleted the channel first.
     #[error("the channel was changed meanwhile")]
     Conflict {
-        /// When it was last saved, [`Timestamp::EPOCH`] if there is none.
+        /// When the channel was last saved; [`Timestamp::EPOCH`] if it does not exist.
         saved_at: Timestamp,
     },
     /// The namespace has reached its maximum number of channels.
@@ -77,9 +77,9 @@ pub enum ChannelError {
 #[derive(Clone, Debug)]
 pub struct ChannelView {
     pub settings: Values,
-    /// Each secret that is set: its reference, or `set`.
+    /// Each stored secret, shown as its reference or as `set`.
     pub secrets: Values,
-    /// The host of its URL.
+    /// The host of the channel's URL, or else its setting `host`; `None` if it has neither.
     pub host: Option<String>,
 }
 
@@ -94,7 +94,7 @@ pub fn view(channel: &Channel) -> ChannelView {
     ChannelView { settings, secrets, host }
 }
 
-/// The channel with this name.
+/// Finds a channel by its name. Returns `None` if there is none, or if the text cannot be a name.
 ///
 /// # Errors
 /// The store's.
@@ -108,7 +108,8 @@ pub async fn find(node: &Node, namespace: NamespaceId, name: &str) -> Result<Opt
 /// # Errors
 /// [`ChannelError`].
 pub async fn save(node: &Node, namespace: &Namespace, request: &NewChannel) -> Result<SavedChannel, ChannelError> {
-    // Secrets that are left out come from the version that is replaced, so any other version has to be read first.
+    // Omitted secrets are copied from the version that this save replaces. If another caller saves a version first, the next try reads that
+    // version.
     let mut try_number = 1;
     loop {
         match save_on_current(node, namespace, request).await {
@@ -120,7 +121,7 @@ pub async fn save(node: &Node, namespace: &Namespace, request: &NewChannel) -> R
     }
 }
 
-/// Saves a channel in place of its current version; refused if another caller saves it first.
+/// Saves a channel in place of its current version. Fails with a conflict if another caller saves the channel first.
 async fn save_on_current(
     node: &Node,
     namespace: &Namespace,
@@ -162,14 +163,14 @@ async fn save_on_current(
         lang: request.lang,
         is_enabled: request.is_enabled,
         created_at: existing_channel.as_ref().map_or(now, |channel| channel.created_at),
-        // Each save has another instant, which serves as the version of the channel.
+        // Each save has a different instant, which serves as the version of the channel.
         updated_at: now.max(saved_at + Duration::from_millis(1)),
     };
     let (id, is_new) = match store_once(|| node.store().save_channel(&channel, Some(saved_at))).await? {
         ChannelSaved::Created(id) => (id, true),
         ChannelSaved::Changed(id) => (id, false),
         ChannelSaved::Conflict(saved_at) => match find(node, namespace.id, &channel.name).await? {
-            // An earlier try saved it, but its answer was lost.
+            // An earlier try of this call saved the channel, but the answer to that try was lost.
             Some(stored) if stored == (Channel { id: stored.id, ..channel.clone() }) => {
                 (stored.id, existing_channel.is_none())
             }
@@ -233,7 +234,7 @@ fn find_moved_secrets(existing_channel: &Channel, request: &NewChannel, settings
     unchanged_secrets.map(error).collect()
 }
 
-/// Tries the templates on sample notices of all kinds.
+/// Tries the templates on sample notices of all kinds, and returns the first error.
 fn find_template_error(settings: &Values, lang: Lang) -> Option<FieldError> {
     let mut rendered_texts =
         notices().into_iter().map(|notice| Texts::new(&notice, settings, (lang, Some("https://rondel.example"))));

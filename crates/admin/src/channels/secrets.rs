@@ -14,7 +14,7 @@ const FILE_BYTES_MAX: u64 = 8 * 1024;
 /// The files and variables that channel secrets may refer to.
 #[derive(Clone, Default)]
 pub struct SecretSources {
-    /// The folder of the files; without it, files cannot be referred to.
+    /// The folder of the files; `None` if secrets may not refer to files.
     pub folder: Option<PathBuf>,
     /// The variables that may be read, with their values.
     pub variables: BTreeMap<String, String>,

@@ -26,7 +26,7 @@ use crate::node::Shared;
 const MESSAGES_PER_CHANNEL_MAX: u32 = 64;
 /// How long a channel is leased: longer than the sum of [`START_WITHIN`] and the time of one try.
 const CHANNEL_LEASE: Duration = Duration::from_secs(35);
-/// Time within which the messages of one lease must be started; the last one may finish later.
+/// Time within which the messages of one lease must be started; the last message may finish later.
 const START_WITHIN: Duration = Duration::from_secs(10);
 /// Longest pause of a channel after a failed try. Also the pause of a channel whose due messages all wait for an earlier message.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -70,7 +70,7 @@ impl ChannelLoop {
         Self { shared, senders: Senders::new() }
     }
 
-    /// Takes the due messages of free channels, and starts sending them. Returns how many were taken.
+    /// Takes the due messages of free channels, and starts sending them. Returns how many messages were taken.
     async fn send_due(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
         let free_count = self.shared.config.alert_concurrency.saturating_sub(self.senders.count());
         if free_count == 0 || !self.shared.membership.holds_lease() {
@@ -104,7 +104,8 @@ struct Sender {
 }
 
 impl Sender {
-    /// Sends the messages of one channel, one after the other, and ends its lease.
+    /// Sends the messages of one channel one after the other, until the channel needs a pause, [`START_WITHIN`] has passed, or the server stops.
+    /// Then ends the channel's lease.
     async fn send_all(&self, leased_channel: LeasedChannel) -> Result<(), StoreError> {
         let LeasedChannel { channel, held_until, messages } = leased_channel;
         let store = &self.shared.store;
@@ -195,7 +196,7 @@ pub(super) fn message_id(id: MessageId) -> String {
     format!("alert_{id}")
 }
 
-/// The record of an attempt; the caller fills in what the message was about.
+/// The record of an attempt to send a test message. For any other message, the caller replaces the fields that differ.
 pub(super) fn delivery_record(
     shared: &Shared,
     (channel, message): (&Channel, MessageId),
@@ -222,13 +223,13 @@ pub(super) fn delivery_record(
     }
 }
 
-/// The pause of a channel whose message is tried again at `at`. After a 429 the pause may be longer, since the service would also refuse every
-/// other message.
+/// The pause of a channel whose message is tried again at `at`: until then, but at most [`PAUSE_MAX`]. After a 429, the maximum is
+/// [`LIMITED_PAUSE_MAX`], since the service would also refuse every other message.
 fn channel_pause(at: Timestamp, status: i32, now: Timestamp) -> Duration {
     at.since(now).min(if status == TOO_MANY_REQUESTS { LIMITED_PAUSE_MAX } else { PAUSE_MAX })
 }
 
-/// The pause between two messages of a channel whose service limits its rate.
+/// The pause between two messages of a channel; `None` if its service does not limit their rate.
 const fn pause_between_messages(kind: ChannelKind) -> Option<Duration> {
     match kind {
         // 20 per minute.

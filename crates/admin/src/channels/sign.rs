@@ -18,8 +18,7 @@ pub(super) fn dingtalk_signature(key: &str, timestamp_ms: i64) -> Option<String>
     hmac_base64(key.as_bytes(), format!("{timestamp_ms}\n{key}").as_bytes())
 }
 
-/// Feishu's `sign` for the body: an HMAC of an empty text. The HMAC's key consists of the timestamp in seconds and the
-/// signing key.
+/// Feishu's `sign` for the body: an HMAC of an empty text. The HMAC's key consists of the timestamp in seconds and the signing key.
 pub(super) fn feishu_signature(key: &str, timestamp: i64) -> Option<String> {
     hmac_base64(format!("{timestamp}\n{key}").as_bytes(), b"")
 }

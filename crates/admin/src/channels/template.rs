@@ -16,7 +16,7 @@ const OUTPUT_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of steps of one rendering.
 const FUEL: u64 = 20_000;
 const DEPTH_MAX: usize = 16;
-/// The names of the values that [`context`] gives, for errors.
+/// The names of the values that [`context`] provides, for error messages.
 const VALUE_NAMES: &str = "kind, severity, rule, condition, namespace, subject.kind, subject.name, summary, summary_en, summary_zh, \
                       description, started_at, at, count, samples and url";
 /// The tags that a template may use.
@@ -55,7 +55,7 @@ pub(super) fn render(template: &str, notice: &Notice, url: Option<&str>) -> Resu
     String::from_utf8(output.0).map_err(|error| error.to_string())
 }
 
-/// The expression of an error. Of `a.b.c` the range has `.b.c` alone, so the name before it is added.
+/// The expression at the range of an error. For `a.b.c`, the range covers only `.b.c`, so the name before the range is added.
 fn expression_at(template: &str, range: Range<usize>) -> Option<&str> {
     let text_before = template.get(..range.start)?;
     let begin_index = text_before.trim_end_matches(|c: char| c.is_alphanumeric() || "_.[]".contains(c)).len();
@@ -123,7 +123,8 @@ fn check_constructs(template: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Splits the text at the end mark, ignoring end marks in quoted texts; returns the parts before and after it.
+/// Splits the text at the first end mark outside quoted texts. Returns the parts before and after the mark; without a mark, the whole text and
+/// an empty part.
 fn split_at_end<'t>(text: &'t str, end_mark: &str) -> (&'t str, &'t str) {
     let mut quote = None;
     let mut is_escaped = false;
@@ -141,7 +142,7 @@ fn split_at_end<'t>(text: &'t str, end_mark: &str) -> (&'t str, &'t str) {
     (text, "")
 }
 
-/// Removes the contents of quoted texts.
+/// Removes quoted texts, with their quotes.
 fn without_texts(inside: &str) -> String {
     let mut code = String::with_capacity(inside.len());
     let mut quote = None;

@@ -20,7 +20,7 @@ pub(super) struct Texts {
     pub(super) facts: Vec<(&'static str, String)>,
     /// Sample runs, one line each; empty if the channel has its own template.
     pub(super) samples: Vec<String>,
-    /// The text and the URL of the link to the console, if the server knows its own address.
+    /// The text and the URL of the link to the console; `None` if the server does not know its own address.
     pub(super) link: Option<(&'static str, String)>,
 }
 
@@ -120,7 +120,8 @@ fn default_title(notice: &Notice, lang: Lang) -> String {
     }
 }
 
-/// How many occurrences the incident has. A group, whose subject is its namespace, counts its subjects, however often each of them fails.
+/// The incident's count, as text. An incident of a group, whose subject is a namespace, counts the subjects in the group, however often each of
+/// them fails.
 fn occurrence_text(notice: &Notice, lang: Lang) -> String {
     let count = notice.count;
     match (notice.subject.kind, lang) {

@@ -19,14 +19,14 @@ pub(super) fn read_url(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// Checks whether messages of this kind can be sent to the URL. It checks only the text of the URL; the addresses of a host name are
+/// Checks whether messages of this kind can be sent to the URL. Only the text of the URL is checked here; the addresses of a host name are
 /// checked at each delivery.
 pub(super) fn check_url(kind: ChannelKind, text: &str, allowed_addresses: &AllowedAddresses) -> Result<(), String> {
     let url = read_url(text)?;
     check_host(&url, allowed_addresses).map_err(|refused| refused.to_string())?;
     let has_query = |name: &str| url.query_pairs().any(|(key, value)| key == name && !value.is_empty());
-    let is_local = url.host_str().is_some_and(is_ip_address);
-    if url.scheme() == "http" && !is_local && !matches!(kind, ChannelKind::Webhook | ChannelKind::Ntfy) {
+    let is_ip_host = url.host_str().is_some_and(is_ip_address);
+    if url.scheme() == "http" && !is_ip_host && !matches!(kind, ChannelKind::Webhook | ChannelKind::Ntfy) {
         return Err("must begin with https://: the URL is a secret".to_owned());
     }
     match kind {
@@ -46,12 +46,12 @@ pub(super) fn check_url(kind: ChannelKind, text: &str, allowed_addresses: &Allow
     }
 }
 
-/// Whether the host is an IP address. [`check_host`] has already allowed it.
+/// Whether the host is an IP address. [`check_host`] has already allowed the address.
 fn is_ip_address(host: &str) -> bool {
     host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>().is_ok()
 }
 
-/// The host of a channel's URL: the only part of it that may be shown.
+/// The host of a channel's URL, which is the only part of the URL that may be shown; `None` if there is no usable URL.
 pub(super) fn shown_host(values: &Values) -> Option<String> {
     let url = read_url(values.get("url")?).ok()?;
     url.host_str().map(str::to_owned)

@@ -1,5 +1,5 @@
-//! Calls a monitoring service as long as this server schedules. When the calls stop, the service raises an alarm. A cluster that is down
-//! could not raise one itself.
+//! Calls a monitoring service as long as this server schedules. When the calls stop, the service raises an alarm. A cluster that is down could
+//! not raise an alarm itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::node::Shared;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The loops without which no job fires.
 const WATCHED_LOOPS: [&str; 2] = ["beat", "scan"];
-/// Maximum age of the last tick of these loops.
+/// Maximum age of the last tick of each watched loop.
 const TICK_AGE_MAX: Duration = Duration::from_secs(15);
 
 pub(crate) struct WatchdogLoop {
@@ -57,7 +57,7 @@ impl WatchdogLoop {
             None => self.client.insert(build_client(&self.shared.config.outgoing_allow)?).clone(),
         };
         let request = client.request(Method::GET, read_url(url)?).map_err(|refused| refused.to_string())?;
-        // The URL identifies the check at the service: it is not logged.
+        // The URL is not logged, since it identifies the check at the service.
         let response = request.timeout(TIMEOUT).send().await.map_err(|error| chain(&error.without_url()))?;
         match response.status() {
             status if status.is_success() => Ok(()),

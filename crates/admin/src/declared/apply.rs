@@ -18,9 +18,9 @@ use super::board::job_label;
 use crate::jobs::{self, JobError};
 use crate::node::Node;
 
-/// Number of attempts to create or change a job that other callers change meanwhile.
+/// Maximum number of tries to create or change a job that other callers change meanwhile.
 const TRY_COUNT: usize = 3;
-/// Maximum number of declared sets kept per app; older ones are deleted once no executor has declared them for a long time.
+/// Maximum number of declared sets kept per app; an older set is deleted once no living executor declares it.
 const SET_COUNT_MAX: usize = 20;
 
 /// Maximum length of a wrong app name in a message, in characters.
@@ -63,8 +63,7 @@ pub(super) async fn reconcile_app(
     Ok(problems)
 }
 
-/// The jobs of a set, keyed by their names. A job without a valid name adds a problem if an executor has declared the
-/// set since `living_since`.
+/// The jobs of a set, keyed by their names. A job without a valid name adds a problem if an executor has declared the set since `living_since`.
 fn jobs_of_set(set: &DeclaredSet, living_since: Timestamp, problems: &mut Vec<DeclarationProblem>) -> DeclaredJobs {
     let specs: Vec<Value> = serde_json::from_str(&set.specs).unwrap_or_default();
     let mut jobs = BTreeMap::new();
@@ -93,7 +92,7 @@ fn problem(job: &str, pointer: &str, message: String) -> DeclarationProblem {
     DeclarationProblem { job: job.to_owned(), pointer: pointer.to_owned(), message }
 }
 
-/// Parses a declared definition; its app is that of the executor, and may be omitted.
+/// Parses a declared definition. The definition may omit its app. An app other than the executor's is an error.
 fn parse_spec(text: &str, app: &str) -> Result<JobSpec, Vec<FieldError>> {
     let mut document: Value =
         serde_json::from_str(text).map_err(|error| vec![FieldError::new("", error.to_string())])?;
@@ -192,8 +191,8 @@ async fn reconcile_job(node: &Node, app: &App, record: &JobRecord, spec: &JobSpe
     }
 }
 
-/// The declaration with the instants at which its schedules in the past ran when they were saved ([`jobs::keep_run_instants`]). The job's
-/// definition has these instants, which is no edit by a user, and a reset must not run them again.
+/// The declaration with the run instants of the job's definition ([`jobs::keep_run_instants`]): schedules in the past ran at these instants when
+/// they were saved. The instants are no edit by a user, and a reset must not run the schedules again.
 fn with_run_instants(node: &Node, record: &JobRecord, spec: &JobSpec) -> JobSpec {
     let mut spec = spec.clone();
     jobs::keep_run_instants(node, &mut spec, &record.spec);
@@ -211,7 +210,7 @@ async fn store_declaration(node: &Node, record: &JobRecord, spec: &JobSpec) -> R
     Ok(())
 }
 
-/// Records that no code declares these jobs any more.
+/// Records that no code declares these jobs any more. Skips a job that this app's code did not declare last.
 async fn undeclare(node: &Node, app: &App, missing_jobs: impl Iterator<Item = &String>) -> Result<(), StoreError> {
     let mut ids = Vec::new();
     for name in missing_jobs {

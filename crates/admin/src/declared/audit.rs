@@ -1,4 +1,4 @@
-//! Audit entries for changes by executors' code: each is written before the change, and completed when its result is known.
+//! Audit entries for changes by executors' code: each is written before the change, and completed when the result of the change is known.
 
 use rondel_core::{AppId, AuditId, NamespaceId};
 use rondel_store::StoreError;
@@ -46,7 +46,7 @@ pub(super) async fn begin(node: &Node, app: &App, action: &str, job: &str) -> Re
     Ok(entry)
 }
 
-/// Completes the entry with the result; `new_values` is `None` if nothing was changed.
+/// Completes the entry with the result; `new_values` is `None` if the change failed.
 pub(super) async fn end(node: &Node, entry: AuditEntry, new_values: Option<Value>) {
     let verdict = if new_values.is_some() { Verdict::Allowed } else { Verdict::Failed };
     let entry = AuditEntry { verdict, after: new_values.map(|after| after.to_string()), ..entry };

@@ -24,11 +24,11 @@ const APP_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub(crate) struct DeclaredSet {
     /// SHA-256 of `specs`, in hex.
     pub(super) hash: String,
-    /// The definitions, as a JSON array; a definition that is not JSON is in it as a string.
+    /// The definitions, as a JSON array; a definition that is not JSON is a string in the array.
     pub(super) specs: String,
     /// The names of the jobs, as problems refer to them.
     names: BTreeSet<String>,
-    /// Why the whole set is refused, if it is.
+    /// Why the whole set is refused; `None` if it is not.
     pub(super) refusal: Option<DeclarationProblem>,
 }
 
@@ -101,16 +101,17 @@ struct BoardState {
 }
 
 impl BoardState {
-    /// The declared set of an executor, shared with the executors of its app that declare the same. It is refused if the different sets of the
-    /// app would exceed their limit.
+    /// The declared set of an executor. If another executor of its app declares an equal set, returns that executor's copy. Returns a refused
+    /// set if the different sets of the app would exceed [`APP_BYTES_MAX`].
     fn bounded_set(&self, executor: &DeclaringExecutor) -> Arc<DeclaredSet> {
         let own_set = &executor.declared_set;
         if !own_set.has_content() {
             return Arc::clone(own_set);
         }
-        let is_other_of_app =
-            |one: &&DeclaringExecutor| one.app == executor.app && one.session.executor != executor.session.executor;
-        let other_sets = || self.executors.values().filter(is_other_of_app).map(|one| &one.declared_set);
+        let is_other_of_app = |other: &&DeclaringExecutor| {
+            other.app == executor.app && other.session.executor != executor.session.executor
+        };
+        let other_sets = || self.executors.values().filter(is_other_of_app).map(|other| &other.declared_set);
         if let Some(equal_set) = other_sets().find(|set| *set == own_set) {
             return Arc::clone(equal_set);
         }
@@ -134,7 +135,7 @@ impl DeclarationBoard {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an executor that came online.
+    /// Adds an executor that came online, unless the board already has a newer stream of it.
     pub(crate) fn join(&self, mut executor: DeclaringExecutor) {
         let mut state = self.lock();
         let known_executor = state.executors.get(&executor.session.executor);
@@ -146,7 +147,7 @@ impl DeclarationBoard {
         self.poke.notify_one();
     }
 
-    /// Removes an executor whose stream has ended, unless it has a newer one.
+    /// Removes an executor whose stream has ended, unless the executor has a newer stream.
     pub(crate) fn leave(&self, executor: ExecutorId, session_number: u64) {
         let mut state = self.lock();
         if state.executors.get(&executor).is_some_and(|known| known.session.number == session_number) {
@@ -170,7 +171,7 @@ impl DeclarationBoard {
         self.lock().problems.get(&app).cloned().unwrap_or_default()
     }
 
-    /// Keeps the problems of these apps only: no executor of another app is connected here any more.
+    /// Keeps only the problems of the apps for which `is_kept` returns true. No executor of the other apps is connected here any more.
     pub(super) fn keep_problems_of(&self, is_kept: impl Fn(AppId) -> bool) {
         self.lock().problems.retain(|app, _| is_kept(*app));
     }

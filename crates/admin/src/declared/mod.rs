@@ -15,7 +15,7 @@ pub(crate) use run::DeclareLoop;
 /// A problem of a job that code declares.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeclarationProblem {
-    /// The job's name, or a substitute if it has none.
+    /// The job's name, or `job` with its index if it has none; `all` for a problem of the whole set.
     pub job: String,
     /// Location in the definition, as a JSON pointer; empty for the whole definition.
     pub pointer: String,

@@ -1,4 +1,4 @@
-//! The loop that records which declared sets are living, and finds the apps to apply them to.
+//! The loop that records which declared sets are living, and applies the sets of the apps whose state has changed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) struct DeclareLoop {
     applied_states: HashMap<AppId, AppState>,
 }
 
-/// The state of an app's executors; while it stays the same, there is nothing to apply.
+/// The state of an app's executors; while it stays the same and the app has no problems, there is nothing to apply.
 #[derive(Debug, PartialEq, Eq)]
 struct AppState {
     /// The hashes of the declared sets of living executors.
@@ -62,8 +62,8 @@ impl DeclareLoop {
         Self { node, applied_states: HashMap::new() }
     }
 
-    /// Applies the declarations of the apps that changed. Returns their number. If the declarations of one app cannot be stored or read, the
-    /// error is returned after the other apps had their turns.
+    /// Applies the declarations of the apps that changed. Returns the number of these apps. A transient error of the store ends the tick. Any
+    /// other error of one app is returned after the other apps had their turns.
     async fn apply_changed(&mut self) -> Result<u64, StoreError> {
         if !self.node.readiness().lease_held {
             return Ok(0);
@@ -95,7 +95,7 @@ impl DeclareLoop {
         let living_since = now - self.node.lost_after();
         let headers = self.node.store().declared_set_headers(living_since).await?;
         let mut count = 0;
-        // The sets of an app that were not recorded look as if no code declared them any more.
+        // An app with a set that was not recorded is skipped, because it would look as if no code declared the set any more.
         for (app, online) in apps.iter().filter(|(app, _)| !unrecorded_apps.contains(*app)) {
             match self.apply_if_changed(*app, online, &headers, living_since).await {
                 Ok(has_applied) => count += u64::from(has_applied),
@@ -106,7 +106,7 @@ impl DeclareLoop {
         first_error.map_or(Ok(count), Err)
     }
 
-    /// Applies an app's declarations if its state changed or it had problems; returns whether it did.
+    /// Applies an app's declarations if its state changed or it had problems; returns whether it applied them.
     async fn apply_if_changed(
         &mut self,
         id: AppId,
@@ -144,7 +144,8 @@ impl DeclareLoop {
                 known.online_sessions.contains(&(executor.session.executor, executor.session.number))
             })
         };
-        // An executor that was already connected is notified of changes only, a new one of all its problems.
+        // An executor that was already connected is notified only if the app's problems changed. A new executor is notified if it has any
+        // problem.
         for executor in declaring_executors.iter().filter(|executor| executor.declared_set.has_content()) {
             let own_problems = executor.declared_set.problems_of_executor(&problems);
             let has_news = if was_connected(executor) { has_changed } else { !own_problems.is_empty() };

@@ -15,7 +15,8 @@ pub(crate) use senders::Senders;
 pub(crate) use sign::{generate_secret, signature};
 pub(crate) use status::is_temporary;
 
-/// The client, without redirects. Built when the first message is sent: reading the host's certificates takes time and memory.
+/// Builds the client, which follows no redirects. Callers build it when they send the first message, since reading the host's certificates takes
+/// time and memory.
 pub(crate) fn build_client(allowed_addresses: &AllowedAddresses) -> Result<Outgoing, String> {
     let user_agent = concat!("rondel/", env!("CARGO_PKG_VERSION"));
     let options = Options { allowed_addresses: allowed_addresses.clone(), redirect_count_max: 0, user_agent };

@@ -1,6 +1,6 @@
 //! Statuses of HTTP answers.
 
-/// Whether a later try of the same message may be accepted: the receiver is overloaded, not ready, or failing.
+/// Whether a later try of the same message may be accepted, since the receiver was overloaded, not ready, or failing.
 pub(crate) const fn is_temporary(status: u16) -> bool {
     matches!(status, 408 | 425 | 429 | 500..=599)
 }

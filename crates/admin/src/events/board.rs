@@ -23,17 +23,17 @@ const REREAD_PERIOD: Duration = Duration::from_secs(10);
 pub(super) struct Snapshot {
     /// Each run at most once.
     pub(super) runs: Vec<RunSnapshot>,
-    /// Runs that were read by their ids; those that are not in `runs` were deleted.
+    /// Ids of the runs that were read again. A run that is missing from `runs` was deleted.
     pub(super) reread_ids: Vec<RunId>,
     pub(super) jobs: Vec<SavedJob>,
     pub(super) executors: BTreeMap<ExecutorId, HeardExecutor>,
     /// Name and status of each node.
     pub(super) nodes: BTreeMap<NodeId, (String, &'static str)>,
-    /// Whether there were more rows than the limits allow.
+    /// Whether rows may be missing because a limit was reached.
     pub(super) is_cut: bool,
 }
 
-/// An executor that some node has a stream to.
+/// An executor to which some node has a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HeardExecutor {
     pub(super) name: String,
@@ -76,7 +76,7 @@ struct TrackedRun {
 
 #[derive(Debug, Default)]
 pub(super) struct LastSnapshot {
-    /// When it was last updated; `None` before the first look.
+    /// When this state was last updated; `None` before the first look.
     pub(super) seen_at: Option<Timestamp>,
     runs: BTreeMap<RunId, TrackedRun>,
     /// For each job: when its last change was saved, its version, and whether it is deleted.
@@ -87,18 +87,19 @@ pub(super) struct LastSnapshot {
 }
 
 impl LastSnapshot {
-    /// Runs with ids above this are to be read.
+    /// The next look reads the runs with ids above this id.
     pub(super) fn runs_after(&self, now: Timestamp) -> RunId {
         let last_look_at = self.seen_at.map_or(now, |seen_at| seen_at.min(now));
         RunId::new(IdGen::first_at(last_look_at - COMMIT_DELAY_MAX))
     }
 
-    /// Jobs saved at or after this instant are to be read.
+    /// The next look reads the jobs saved at or after this instant.
     pub(super) fn jobs_since(&self, now: Timestamp) -> Timestamp {
         self.seen_at.map_or(now, |seen_at| seen_at.min(now)) - SAVE_DELAY_MAX
     }
 
-    /// Open runs that [`runs_after`](Self::runs_after) does not cover and that are to be read again; those read longest ago come first.
+    /// Open runs that [`runs_after`](Self::runs_after) does not cover and that are to be read again, at most [`REREAD_COUNT_MAX`]. Runs read
+    /// longest ago come first.
     pub(super) fn runs_to_reread(&self, now: Timestamp) -> Vec<RunId> {
         let max_old_id = self.runs_after(now);
         let is_due = |known: &TrackedRun| known.due_at <= now || known.read_at + REREAD_PERIOD <= now;
@@ -110,7 +111,7 @@ impl LastSnapshot {
         ids.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The executors that are not known yet.
+    /// The given executors that the last snapshot does not have, each once.
     pub(super) fn unknown_executors<'i>(&self, ids: impl Iterator<Item = &'i ExecutorId>) -> Vec<ExecutorId> {
         ids.filter(|id| !self.executors.contains_key(id)).copied().collect::<BTreeSet<_>>().into_iter().collect()
     }
@@ -152,7 +153,7 @@ impl LastSnapshot {
         changes
     }
 
-    /// Stores the new state.
+    /// Updates the state with the rows of a look.
     pub(super) fn apply(&mut self, snapshot: Snapshot, now: Timestamp) {
         for id in &snapshot.reread_ids {
             self.runs.remove(id);

@@ -14,7 +14,7 @@ pub struct Cursor {
     pub(super) watch: i64,
     /// The number of the last event that the listener received.
     pub(super) number: u64,
-    /// When that event was seen; another node finds the position by this instant.
+    /// The instant of that event, or of the last look if listening has just begun. Another node finds the position by this instant.
     pub(super) at: Timestamp,
 }
 

@@ -1,7 +1,8 @@
-//! A stream of events: runs that change their state, jobs that are saved, executors and nodes that come and go.
+//! A stream of events: changes of runs, saved and deleted jobs, executors that connect or disconnect, and changes of nodes' statuses.
 //!
 //! No writer stores or sends events. While a client listens, the store is read once a second (`watch`), changes are found by comparison
-//! (`board`), and all listeners of this node share them; otherwise nothing is read. A listener that may have missed events receives `gap`.
+//! (`board`), and all listeners of this node share them. While no client listens, nothing is read. A listener that may have missed events
+//! receives `gap`.
 
 mod board;
 mod cursor;
@@ -15,11 +16,11 @@ pub use watch::{Events, ListenResult, Listener};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Its number on this node.
+    /// The event's number on this node.
     pub number: u64,
-    /// When this node saw it.
+    /// When this node saw the change.
     pub at: Timestamp,
-    /// The name of the app that it concerns.
+    /// The name of the app that the event concerns; `None` if it concerns no app, or if the name is not found.
     pub app: Option<String>,
     /// The kind of event, with its data.
     pub kind: EventKind,
@@ -30,9 +31,9 @@ pub struct Event {
 pub enum EventKind {
     /// The state of a run changed.
     Run {
-        /// Its new state.
+        /// The run's new state.
         snapshot: RunSnapshot,
-        /// The name of its job.
+        /// The name of the run's job; empty if it is not found.
         job: String,
     },
     /// A job was saved or deleted.
@@ -43,13 +44,13 @@ pub enum EventKind {
         name: String,
         namespace: NamespaceId,
         app: AppId,
-        /// Whether it is connected now.
+        /// Whether the executor is connected now.
         is_online: bool,
     },
     /// The status of a node changed.
     Node {
         name: String,
-        /// Its status, as in the list of nodes; `gone` if the node was removed.
+        /// The node's status, as in the list of nodes; `gone` if the node was removed.
         status: &'static str,
     },
     /// Events may have been missed.

@@ -1,8 +1,8 @@
 //! A node's watch: reads the store while a client listens, and keeps recent events for a while.
 //!
-//! A look reads the store and finds the changes. The watch has no task: if the last look is a period old, the listener that finds this
-//! performs the next one, and the other listeners share its events. That listener can be dropped during the look. The others lose no event
-//! then, since the state changes only after all reads, without an await in between.
+//! A look reads the store and finds the changes. The watch has no task: if the last look is a period old, the listener that finds this performs
+//! the next look, and the other listeners share its events. That listener can be dropped during the look. The others lose no event then, since
+//! the state changes only after all reads, without an await in between.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -23,8 +23,7 @@ use rondel_core::error_chain::chain;
 const PERIOD: Duration = Duration::from_secs(1);
 /// How often the open runs of every lease are read, to find runs that the other queries do not return.
 const SWEEP_PERIOD: Duration = Duration::from_secs(10);
-/// Maximum time between two looks. After a longer time, listeners get the event `gap` instead of the changes made
-/// meanwhile.
+/// Maximum time between two looks. After a longer pause, listeners get the event `gap` instead of the changes made meanwhile.
 const LOOK_GAP_MAX: Duration = Duration::from_secs(60);
 /// How many events are kept for listeners that are slow or reconnect.
 const KEPT_EVENT_COUNT: usize = 10_000;
@@ -58,7 +57,7 @@ struct State {
     recent_events: VecDeque<Arc<Event>>,
     /// The number of the newest event.
     last_number: u64,
-    /// The instant since which no event is missing from `recent_events`.
+    /// The instant since which no event is missing from `recent_events`; `None` before the first look.
     complete_since: Option<Timestamp>,
     app_names: HashMap<AppId, String>,
     has_logged_failure: bool,
@@ -68,20 +67,20 @@ struct State {
 #[derive(Clone, Debug)]
 pub struct Listener {
     events: Arc<Events>,
-    /// The position up to which the client listened before.
+    /// The position up to which the client listened before; `None` for a client that starts now.
     cursor: Option<Cursor>,
-    /// The last event that was delivered; `None` before the start.
+    /// The number of the last event that was delivered; `None` before listening has begun.
     last_delivered: Option<u64>,
 }
 
-/// What a listener receives.
+/// Result of [`Listener::next`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenResult {
     /// Listening has started: from now on no event is missed.
     Begun {
-        /// The position at which it starts.
+        /// The position at which listening starts.
         cursor: Cursor,
-        /// Whether events between the requested position and this one may be missing.
+        /// Whether events between the requested position and `cursor` may be missing.
         is_gap: bool,
     },
     /// Events in order, and the position after them.
@@ -163,14 +162,14 @@ impl State {
         if cursor.watch == watch {
             return (cursor.number <= self.last_number && cursor.number + 1 >= first_number).then_some(cursor.number);
         }
-        // A cursor of another node: events that this node saw around that time may be sent twice.
+        // The cursor is from another node. Events that this node saw around the cursor's instant may be sent twice.
         let earliest_since = cursor.at - NODE_SKEW_MAX;
         self.complete_since.filter(|since| *since <= earliest_since)?;
         let later_event = self.recent_events.iter().find(|event| event.at >= earliest_since);
         Some(later_event.map_or(self.last_number, |event| event.number - 1))
     }
 
-    /// The next events after a number; `None` if they are no longer kept.
+    /// The events after a number, at most [`BATCH`]; `None` if some of them are no longer kept.
     fn events_after(&self, last_number: u64) -> Option<Vec<Arc<Event>>> {
         let first_number = self.recent_events.front().map_or(self.last_number + 1, |event| event.number);
         let skipped_count = usize::try_from((last_number + 1).checked_sub(first_number)?).ok()?;
@@ -287,7 +286,7 @@ fn keyed_by_id(runs: Vec<RunSnapshot>) -> impl Iterator<Item = (RunId, RunSnapsh
     runs.into_iter().map(|run| (run.id, run))
 }
 
-/// The executors that some node has a stream to.
+/// The executors to which some node has a stream.
 async fn heard_executors(
     store: &dyn Store,
     last_snapshot: &LastSnapshot,

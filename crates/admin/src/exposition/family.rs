@@ -13,10 +13,10 @@ use prometheus_client::registry::Registry;
 
 use crate::metrics::HistogramSnapshot;
 
-/// All samples of one name.
+/// A metric with all its samples.
 #[derive(Debug)]
 pub(crate) struct Family {
-    /// Without the suffix `_total` of counters.
+    /// The metric's name, without the suffix `_total` of counters.
     name: &'static str,
     help: &'static str,
     kind: MetricType,

@@ -1,4 +1,4 @@
-//! Metrics of individual jobs: of those that have their own series and still exist.
+//! Metrics of the individual jobs that have their own series and still exist.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::{pumps, seconds, to_f64};
 use crate::metrics::JobSnapshot;
 use crate::node::Shared;
 
-/// Jobs looked up per statement.
+/// Maximum number of jobs that one statement looks up.
 const LOOKUP_BATCH: usize = 500;
 /// Timeout of the lookup. A scrape must be answered within the scraper's timeout, even while the database does not answer.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -22,8 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 struct ShownJob {
     state: JobSnapshot,
     record: JobRecord,
-    /// Whether the job's home is this node, or no node. Only the home sees all runs of a job, so only the home knows
-    /// its newest verdict.
+    /// Whether the job's home is this node, or no node. Only the home sees all runs of a job, so only the home knows the job's newest verdict.
     is_at_home: bool,
 }
 
@@ -33,7 +32,7 @@ impl ShownJob {
     }
 }
 
-/// The series of single jobs; empty if the database does not answer.
+/// The series of individual jobs, without samples if the database does not answer.
 pub(super) async fn families(shared: &Shared, now: Timestamp) -> Vec<Family> {
     let shown_jobs = match timeout(TIMEOUT, shown_jobs(shared)).await {
         Ok(Ok(shown_jobs)) => shown_jobs,

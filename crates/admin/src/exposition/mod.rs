@@ -111,7 +111,7 @@ fn fires(shared: &Shared) -> Vec<Family> {
     ]
 }
 
-/// Counts of verdicts by the job labels that the setting names.
+/// Counts of verdicts by the job labels that `metrics_labels` lists.
 fn labelled_runs(shared: &Shared) -> Family {
     let label_groups = &shared.definitions.labelled_runs;
     let names: Vec<String> = label_groups.keys().iter().map(|key| label_name(key)).collect();
@@ -128,7 +128,8 @@ fn labelled_runs(shared: &Shared) -> Family {
     Family::counters("rondel_labelled_runs", "Runs that got their verdict, by labels of their jobs", samples)
 }
 
-/// The number of open runs in memory, in total and in each place that holds some, and their maximum.
+/// The number of open runs in memory, in total and in each place that holds some of them, and their maximum. Also the number of jobs with runs
+/// that are left in the database.
 fn memory(shared: &Shared) -> Vec<Family> {
     let runs_in_memory = &shared.metrics.runs_in_memory;
     let places = [
@@ -321,8 +322,7 @@ fn cluster(shared: &Shared, now: Timestamp) -> Vec<Family> {
     ]
 }
 
-/// How long ago each node renewed its lease. A node that has left the cluster is omitted: it sends no more heartbeats, and that is no
-/// fault.
+/// How long ago each node renewed its lease. A node that has left the cluster is omitted, since it is not expected to send heartbeats.
 fn heartbeat_ages(nodes: &[Node], lease: Duration, now: Timestamp) -> Vec<(Vec<Label>, f64)> {
     let expected_nodes = nodes.iter().filter(|node| !node.report.is_leaving || node.is_living(now));
     let age = |node: &Node| now.since(node.lease_until - lease).as_secs_f64();

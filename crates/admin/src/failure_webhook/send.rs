@@ -20,9 +20,9 @@ use crate::node::Shared;
 const PERIOD: Duration = Duration::from_secs(1);
 /// Maximum number of messages of one namespace that are taken together.
 const MESSAGES_PER_NAMESPACE_MAX: u32 = 64;
-/// How long a taken message is reserved for its node: longer than the sum of [`START_WITHIN`] and the timeout of one request.
+/// How long a taken message is reserved for the node that took it: longer than the sum of [`START_WITHIN`] and the timeout of one request.
 const MESSAGE_LEASE: Duration = Duration::from_secs(60);
-/// Time within which the messages of one namespace must be started; the last one may finish later.
+/// Time within which the messages of one namespace must be started; the last message may finish later.
 const START_WITHIN: Duration = Duration::from_secs(20);
 /// Maximum number of namespaces whose messages are sent concurrently.
 const CONCURRENT_MAX: usize = 32;
@@ -64,7 +64,8 @@ impl WebhookLoop {
         Self { shared, senders: Senders::new() }
     }
 
-    /// Takes the due messages of each namespace for which no message is being sent, and starts sending them. Returns how many were taken.
+    /// Takes the due messages of each namespace for which no message is being sent, and starts sending them. Returns how many messages were
+    /// taken.
     async fn send_due(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
         let free_count = CONCURRENT_MAX.saturating_sub(self.senders.count());
         if free_count == 0 || !self.shared.membership.holds_lease() {
@@ -112,7 +113,8 @@ enum SendOutcome {
 }
 
 impl Sender {
-    /// Sends the messages of one namespace, one after the other.
+    /// Sends the messages of one namespace one after the other. Once the receiver fails, [`START_WITHIN`] has passed or the server stops,
+    /// postpones the remaining messages. Drops all messages if the namespace has no webhook.
     async fn send_all(&self, namespace: NamespaceId, items: Vec<OutboxItem>) -> Result<(), StoreError> {
         let store = &self.shared.store;
         let Some(webhook) = store.failure_webhook(namespace).await? else {
@@ -192,7 +194,7 @@ impl Sender {
     }
 }
 
-/// Adds the address of the run's page to the payload, if this server knows its own address.
+/// Adds the address of the run's page to the payload, if the message is about a run and this server knows its own address.
 fn with_link(payload: &str, console_url: Option<&str>, run: Option<RunId>) -> String {
     let Some((console_url, run)) = console_url.zip(run) else { return payload.to_owned() };
     let Ok(mut message) = serde_json::from_str::<serde_json::Value>(payload) else { return payload.to_owned() };

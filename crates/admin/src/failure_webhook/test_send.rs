@@ -20,13 +20,13 @@ const WEBHOOK_TEST: &str = "webhook.test";
 pub struct TestSend {
     /// The status of the receiver's answer; `None` if there was no answer.
     pub status: Option<u16>,
-    /// How long it took.
+    /// How long the attempt took, until the receiver answered or the attempt failed.
     pub took: Duration,
     /// Why the message counts as not accepted; `None` if it was accepted.
     pub error: Option<String>,
 }
 
-/// Sends a test message to the webhook of a namespace; `None` if it has none.
+/// Sends a test message to the webhook of a namespace; `None` if the namespace has none.
 ///
 /// # Errors
 /// The store's.

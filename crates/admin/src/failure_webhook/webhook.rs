@@ -48,7 +48,7 @@ pub(crate) async fn put_failure_webhook(
     Ok(if is_new { SavedWebhook::Created(webhook) } else { SavedWebhook::Changed })
 }
 
-/// Checks whether messages can be sent to the URL. It checks only the text of the URL; the addresses of a host name are checked at each
+/// Checks whether messages can be sent to the URL. Only the text of the URL is checked here; the addresses of a host name are checked at each
 /// delivery.
 fn check_url(text: &str, allowed_addresses: &AllowedAddresses) -> Result<(), String> {
     check_host(&read_url(text)?, allowed_addresses).map_err(|refused| refused.to_string())

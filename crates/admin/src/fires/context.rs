@@ -15,9 +15,9 @@ use crate::node::Node;
 
 /// An executor that misses this many heartbeats is silent.
 const SILENT_HEARTBEATS: u32 = 3;
-/// Number of running runs read per page, to find those that hold a limit.
+/// Number of running runs that one statement reads, to find the runs that hold a limit.
 const RUNNING_PAGE_LEN: u32 = 100;
-/// Maximum number of such pages: if there are more running runs, some holders may be missing.
+/// Maximum number of pages of running runs. If there are more running runs, some runs that hold the limit may be missing.
 const RUNNING_PAGES_MAX: usize = 50;
 /// Maximum number of runs of the parent job that are read to find its run of the same fire.
 const PARENT_RUN_COUNT: u32 = 100;
@@ -45,7 +45,7 @@ impl Availability {
 pub(super) struct ContextReader<'a>(pub(super) &'a Node);
 
 impl ContextReader<'_> {
-    /// The context of a run, limited to what a caller with access to these apps may see.
+    /// The context of a run, limited to the facts that a caller with access to these apps may see.
     pub(super) async fn of(&self, run: &Run, visible_apps: Option<&[AppId]>) -> Result<AnswerContext, StoreError> {
         let mut context = AnswerContext::default();
         if run.status.is_terminal() {
@@ -93,7 +93,8 @@ impl ContextReader<'_> {
         Ok(())
     }
 
-    /// Adds the executors of the app that accept no work now. If an executor has the run, only that executor is added.
+    /// Adds the executors of the app that accept no work now. If an executor has the run, only that executor is added. Also records whether any
+    /// executor accepts work.
     async fn add_executors(
         &self,
         context: &mut AnswerContext,
@@ -124,7 +125,7 @@ impl ContextReader<'_> {
         Ok(())
     }
 
-    /// The executors of an app that this or another node has heard recently.
+    /// The executors of an app that this or another node has heard recently, with their names.
     async fn executor_states(&self, app: AppId) -> Result<BTreeMap<ExecutorId, (Availability, String)>, StoreError> {
         let now = self.0.now();
         let silent_before = now - self.0.heartbeat().saturating_mul(SILENT_HEARTBEATS);
@@ -197,8 +198,8 @@ impl ContextReader<'_> {
         Ok(())
     }
 
-    /// The running runs that a concurrency limit counts, longest running first. Their parameters can be large and are dropped, so that only
-    /// one page of complete runs is in memory.
+    /// The running runs that a concurrency limit counts, longest running first. The parameters of the runs can be large and are dropped, so that
+    /// only one page of complete runs is in memory.
     async fn holders(&self, run: &Run, key: &str) -> Result<Vec<Run>, StoreError> {
         let mut query = RunQuery { statuses: vec![RunStatus::Running], limit: RUNNING_PAGE_LEN, ..RunQuery::default() };
         let mut holders = Vec::new();
@@ -238,7 +239,8 @@ impl ContextReader<'_> {
         self.with_job_names(shards, visible_apps).await
     }
 
-    /// The runs that led to the end of this one, nearest first. The list ends before the first run that the caller may not see.
+    /// The runs that led to the end of this run, nearest first, at most [`CAUSE_STEP_COUNT_MAX`]. The list ends before the first run that the
+    /// caller may not see.
     async fn causes(&self, run: &Run, visible_apps: Option<&[AppId]>) -> Result<Vec<OtherRun>, StoreError> {
         let mut causes: Vec<OtherRun> = Vec::new();
         let mut last_run = run.clone();
@@ -255,7 +257,7 @@ impl ContextReader<'_> {
         Ok(causes)
     }
 
-    /// The run of the parent job that prevented this one from starting: with several parents it need not be the first.
+    /// The run of the parent job that prevented this run from starting. If the job has several parents, that run need not be `run.parent`.
     async fn refusing_parent(&self, run: &Run) -> Result<Option<Run>, StoreError> {
         let first_run = match run.parent {
             Some(parent) => self.0.store().runs(&[parent]).await?.pop(),
@@ -270,12 +272,12 @@ impl ContextReader<'_> {
         let Some(job) = self.0.store().job(run.namespace, name).await? else { return Ok(None) };
         let query =
             RunQuery { job: Some(job.id), until: Some(run.fire_at), limit: PARENT_RUN_COUNT, ..RunQuery::default() };
-        // The shards of a broadcast have the same cause as its row, but only the row has the verdict.
+        // The shards of a broadcast have the same cause as the broadcast's row, but only that row has the verdict.
         let runs = super::whole_runs(self.0, self.0.store().list_runs(run.namespace, &query).await?).await?;
         Ok(runs.into_iter().find(|other| other.cause == run.cause || other.id.get() == run.cause))
     }
 
-    /// These runs, each with the name of its job if the caller may see that.
+    /// These runs, each with the name of its job if the caller may see the job.
     async fn with_job_names(
         &self,
         mut runs: Vec<Run>,
@@ -295,7 +297,7 @@ impl ContextReader<'_> {
     }
 }
 
-/// The key of the concurrency limit for which a run waits.
+/// The key of the concurrency limit for which a run waits; `None` if it waits for no such limit.
 fn limit_key(detail: &ReasonDetail) -> Option<String> {
     let limit = detail.limit.as_ref().filter(|limit| limit.kind == LimitKind::Concurrency)?;
     limit.key.clone()

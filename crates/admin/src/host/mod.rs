@@ -1,6 +1,6 @@
 //! Measures resources of the server's host that can run out: space on its disks, and the validity of its TLS certificate.
 //!
-//! Each server measures its own host every 10 seconds; the next heartbeat writes the result to its row, where alert rules read it.
+//! Each server measures its own host every 10 seconds; the next heartbeat writes the result to the server's row, where alert rules read it.
 
 mod certificate;
 pub(crate) mod watched;
@@ -29,7 +29,7 @@ type Measurement = (HostReport, Result<(), String>);
 #[derive(Debug)]
 pub(crate) struct HostLoop {
     shared: Arc<Shared>,
-    /// The measurement in progress: no second one is started while a disk does not answer.
+    /// The measurement in progress. While a disk does not answer, no second measurement is started.
     measurement: Option<JoinHandle<Measurement>>,
 }
 

@@ -8,9 +8,9 @@ use super::certificate::earliest_expiry;
 /// The resources that a server measures on its host.
 #[derive(Clone, Debug, Default)]
 pub struct WatchedHost {
-    /// The folders whose disks the server writes to.
+    /// The folders to whose disks the server writes.
     pub folders: Vec<PathBuf>,
-    /// The TLS certificate that it serves.
+    /// The TLS certificate that the server presents; `None` if it serves without TLS.
     pub certificate: Option<ServedCertificate>,
 }
 
@@ -20,8 +20,8 @@ impl WatchedHost {
     }
 }
 
-/// The expiry of the TLS certificate that a port serves. If the certificate in the file is unusable, the port still
-/// serves an earlier one.
+/// The expiry of the TLS certificate that a port serves. If the certificate in the file is unusable, the port still serves an earlier
+/// certificate.
 #[derive(Clone, Debug)]
 pub struct ServedCertificate(Arc<Mutex<Result<Timestamp, String>>>);
 
@@ -37,7 +37,7 @@ impl ServedCertificate {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = earliest_expiry(chain);
     }
 
-    /// When the first certificate of the chain ends, or why that cannot be read.
+    /// The earliest expiry in the chain, or why it cannot be read.
     pub(super) fn ends_at(&self) -> Result<Timestamp, String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::node::Shared;
 
-/// Writes an entry for `removed_count` rows up to `extent`.
+/// Writes an entry for the removal of `removed_count` rows; `extent` describes which rows.
 pub(super) async fn write(
     shared: &Shared,
     action: &str,

@@ -12,10 +12,11 @@ use tokio_util::sync::CancellationToken;
 use super::pause_after_batch;
 use crate::node::Shared;
 
-/// Runs whose logs one transaction removes: each can have megabytes.
+/// Maximum number of runs whose logs one transaction removes; each run can have megabytes of logs.
 const BATCH_MAX: u32 = 50;
 
-/// Goes through the namespaces until no logs are left to remove, or until `deadline`. Returns the number of runs whose logs were removed.
+/// Removes logs in one namespace after another, until none is left to remove, or until `deadline`. Returns the number of runs whose logs were
+/// removed.
 pub(super) async fn remove_logs(
     shared: &Shared,
     stop: &CancellationToken,

@@ -1,6 +1,6 @@
 //! Housekeeping: removes runs and logs beyond their retention, and executors without a stream.
 //!
-//! One node per period does it, without a lock: a row stores when the last pass began, and a node that finds a recent pass waits. Two
+//! One node per period performs it, without a lock: a row stores when the last pass began, and a node that finds a recent pass waits. Two
 //! concurrent passes would do no harm. Batches are small, with pauses between them, so that firing is not disturbed.
 
 mod audit;
@@ -44,10 +44,10 @@ const DEAD_TOKENS_KEPT_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
 /// can be deleted earlier, because they own no runs by then.
 const SETTLE_TIME: Duration = Duration::from_secs(300);
 
-/// A duty as a type, so that each loop has its name and work as constants.
+/// A duty as a type, so that the loop of each duty has the duty's name and action as constants.
 pub(crate) trait DutyType: Send {
     const DUTY: Duty;
-    /// Its name in the loops' reports, and in the table of the last passes.
+    /// The duty's name in the loops' reports, and in the table of the last passes.
     const NAME: &'static str;
     /// What the duty does, for the log lines of its failures.
     const ACTION: &'static str;
@@ -55,7 +55,7 @@ pub(crate) trait DutyType: Send {
 
 macro_rules! duties {
     ($($(#[$doc:meta])* $duty:ident: $name:literal, $work:literal;)*) => {
-        /// A housekeeping duty. Each has its own loop, so that a slow or failing one does not delay the others.
+        /// A housekeeping duty. Each duty has its own loop, so that a slow or failing duty does not delay the others.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Duty { $($(#[$doc])* $duty),* }
 
@@ -100,7 +100,7 @@ impl<T: DutyType> Background for HousekeepingLoop<T> {
     const ACTION: &'static str = T::ACTION;
 
     fn period(&self) -> Option<Duration> {
-        // Every duty checks this often: another node may have made the last pass, so this node does not know when the next one is due.
+        // Every duty checks this often: another node may have made the last pass, so this node does not know when the next pass is due.
         Some(self.purge_period.min(STATS_PERIOD))
     }
 
@@ -161,7 +161,7 @@ impl<T: DutyType> HousekeepingLoop<T> {
         }
     }
 
-    /// Removes batch after batch until nothing old is left, or the pass has lasted a period.
+    /// Removes old runs in batches until none is left, or the pass has lasted a period.
     async fn purge(&mut self, stop: &CancellationToken) -> Result<u64, StoreError> {
         let retention = self.shared.config.retention;
         let kept_from = self.shared.clock.now() - retention;

@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 use super::{pause_after_batch, remove_in_batches};
 use crate::node::Shared;
 
-/// Runs counted per transaction.
+/// Maximum number of rows that one transaction counts or removes.
 const BATCH: u32 = 1_000;
-/// How far counting lags behind the present, since a transaction with an earlier id may still commit within this time.
+/// How far counting lags behind the present, since a run with an earlier id may still be committed within this time.
 const COUNT_DELAY: Duration = Duration::from_secs(30);
 /// How long counts are kept.
 const KEPT_FOR: Duration = Duration::from_secs(400 * 24 * 3600);

@@ -5,7 +5,7 @@ use rondel_store::{Store, StoreError};
 
 use crate::store_once::store_once;
 
-/// Stores a new account. `false` if another account has its name.
+/// Stores a new account. Returns false if another account has its name.
 ///
 /// # Errors
 /// The store's.
@@ -13,6 +13,6 @@ pub async fn create(store: &dyn Store, account: &Account) -> Result<bool, StoreE
     if store_once(|| store.create_account(account)).await? {
         return Ok(true);
     }
-    // An earlier try may have stored it, but its answer was lost.
+    // An earlier try may have stored the account although its answer was lost.
     Ok(store.account_by_name(&account.name).await?.is_some_and(|known| known.id == account.id))
 }

@@ -1,5 +1,5 @@
-//! Checks the current password of a signed-in account. Wrong passwords count against that session alone, so they block neither
-//! other sessions nor new sign-ins.
+//! Checks the current password of a signed-in account. Wrong passwords count only against the session in which they are entered, so they block
+//! neither other sessions nor new sign-ins.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const ATTEMPT_COUNT_MAX: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(15 * 60);
 /// Number of counters for all sign-ins. Two sign-ins that share a counter by chance share its attempts.
 const BUCKET_COUNT: u64 = 1 << 20;
-/// The numbers of these counters are at most this one; the counters of attempts to sign in have higher numbers.
+/// The numbers of these counters are at most this number; the counters of attempts to sign in have higher numbers.
 const HIGHEST_BUCKET: i64 = -1_000_000_000;
 
 /// Result of an attempt.

@@ -39,7 +39,7 @@ pub enum Descent {
     From(Option<TokenId>),
     /// The replacement continues the series of the replaced token, and keeps its parent.
     SameSeries,
-    /// The caller's token descends from the one that it wants to replace, and would outlive it.
+    /// The caller's token descends from the token to be replaced, with which it has to end.
     Reversed,
     /// The chain already has [`CHAIN_LEN_MAX`] tokens.
     TooLong,
@@ -70,7 +70,7 @@ pub async fn of_replacement(
     if series_of_caller == Some(replaced_token.series) {
         return Ok(Descent::SameSeries);
     }
-    let has_series = |line: &[TokenRecord], series| line.iter().any(|token| Some(token.series) == series);
+    let has_series = |chain: &[TokenRecord], series| chain.iter().any(|token| Some(token.series) == series);
     Ok(if has_series(&caller_ancestors, Some(replaced_token.series)) {
         Descent::Reversed
     } else if has_series(&replaced_ancestors, series_of_caller) {

@@ -19,9 +19,9 @@ use super::tokens::{self, Principal};
 const CONCURRENT_MAX: usize = 32;
 /// Maximum number of concurrent look-ups per address.
 const CONCURRENT_PER_ADDRESS_MAX: usize = 8;
-/// How long a request waits for a permit.
+/// How long a request waits for its two permits together.
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Number of stored addresses at which unused ones are removed.
+/// Number of stored addresses from which on unused addresses are removed.
 const ADDRESS_COUNT_MAX: usize = 1_000;
 /// How long an unknown token is refused without a look-up. A token created meanwhile is not affected, since no client has sent it before.
 const UNKNOWN_PERIOD: Duration = Duration::from_secs(3);

@@ -1,4 +1,4 @@
-//! Passwords: which are allowed, how they are stored, and the slow check of a password.
+//! Checks whether new passwords are allowed, hashes passwords for storage, and verifies them, which is slow on purpose.
 
 use argon2::password_hash::phc;
 use argon2::{Algorithm, Argon2, Block, Params, Version};
@@ -11,8 +11,9 @@ pub const PASSWORD_LEN_MIN: usize = 10;
 /// The longest password, in bytes.
 pub const PASSWORD_LEN_MAX: usize = 256;
 
-/// Memory of one hash computation, in KiB, and the number of its iterations: 20 to 60 ms on one current core.
+/// Memory of one hash computation, in KiB.
 const MEMORY_KIB: u32 = 19 * 1024;
+/// Number of iterations over that memory. A computation takes 20 to 60 ms on one current core.
 const HASH_PASSES: u32 = 2;
 /// Minimum allocation for a hash computation, in KiB, although the computation uses less. Allocators return memory to the system
 /// immediately only if it was allocated in a large piece (glibc from 32 MiB on). Otherwise they would keep 19 MiB for each thread that ever
@@ -41,7 +42,7 @@ impl Default for Passwords {
     }
 }
 
-/// Checks whether a new password is allowed; `Err` holds the sentence for the user.
+/// Checks whether `password` is allowed as a new password of the account with the name `account`.
 ///
 /// # Errors
 /// A sentence about the requirement that is not met.

@@ -94,9 +94,9 @@ impl std::fmt::Debug for Token {
 #[derive(Clone, Debug)]
 pub struct Principal {
     pub token: TokenRecord,
-    /// The account that the token belongs to.
+    /// The account to which the token belongs; `None` if it belongs to none.
     pub owner: Option<Account>,
-    /// Its rights, limited to those of its owner.
+    /// The token's rights, limited to those of its owner.
     pub rights: Rights,
 }
 
@@ -115,7 +115,7 @@ pub async fn authenticate(
     admit(store, record, now).await
 }
 
-/// The hash under which the token in an `Authorization` header is stored.
+/// The hash under which the token in an `Authorization` header is stored; `None` if the header has no bearer token.
 pub(super) fn bearer_hash(authorization: &str) -> Option<String> {
     bearer(authorization).map(|text| Token::from_text(text).hash())
 }
@@ -176,7 +176,7 @@ pub fn signature(token: &TokenRecord, owner: Option<&Account>) -> String {
     owner.map_or_else(|| format!("{TOKEN_MARK}{}", token.name), |owner| owner.name.clone())
 }
 
-/// Stores a new token. `false` if the token that creates it has ended.
+/// Stores a new token. Returns false if the token that creates the new token has ended.
 ///
 /// # Errors
 /// The store's.
@@ -184,7 +184,8 @@ pub async fn add(store: &dyn Store, new_token: &TokenRecord) -> Result<bool, Sto
     store_once(|| store.add_token(new_token)).await
 }
 
-/// Replaces a token by a new one; the old one stays valid until `old_ends_at` at the latest. `false` if it has ended.
+/// Replaces a token by `new_token`. The old token stays valid until `old_ends_at` at the latest. Returns false if the old token has already
+/// ended.
 ///
 /// # Errors
 /// The store's.
@@ -195,7 +196,7 @@ pub async fn rotate(
     new_token: &TokenRecord,
 ) -> Result<bool, StoreError> {
     let is_rotated = store_once(|| store.rotate_token(replaced_token, old_ends_at, new_token)).await?;
-    // An earlier try may have replaced the token and ended the old one, but its answer was lost.
+    // An earlier try may have replaced the old token although its answer was lost.
     Ok(is_rotated || store.token_by_id(new_token.id).await?.is_some())
 }
 

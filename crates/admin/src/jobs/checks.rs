@@ -52,7 +52,7 @@ impl CheckedDefinition {
     }
 }
 
-/// The earliest fire of a definition saved at `now`: it must come later than the instant of saving.
+/// The earliest possible fire of a definition saved at `now`, which must come later than the save.
 pub(super) fn instant_after(now: Timestamp) -> Timestamp {
     Timestamp::from_millis(now.as_millis() + 1)
 }
@@ -60,11 +60,11 @@ pub(super) fn instant_after(now: Timestamp) -> Timestamp {
 /// A calendar, with its current version.
 pub(super) type FoundCalendar = (PinnedCalendar, Arc<Calendar>);
 
-/// The calendars that a definition uses; `None` for one that it does not use or that does not exist.
+/// The calendars that a definition uses. Each is `None` if the definition does not use it, or if it does not exist.
 pub(super) struct FoundCalendars {
-    /// The calendar that removes or moves its fires.
+    /// The calendar that removes or moves the job's fires.
     pub(super) applied_calendar: Option<FoundCalendar>,
-    /// The calendar with the days of its `success_by`.
+    /// The calendar with the days of the job's `success_by`.
     pub(super) expected_calendar: Option<FoundCalendar>,
 }
 
@@ -90,7 +90,7 @@ pub async fn find_calendar(
     Ok(Some((PinnedCalendar { id: record.id, version: record.version }, Arc::new(calendar))))
 }
 
-/// Checks a definition that is to replace `stored_spec`.
+/// Checks a definition that is to replace `stored_spec`; `None` for a new job.
 pub(super) async fn check(
     node: &Node,
     namespace: NamespaceId,
@@ -123,7 +123,7 @@ pub(super) fn expected_calendar(spec: &JobSpec) -> Option<&str> {
     spec.expect.as_deref()?.success_by.as_ref()?.calendar.as_deref()
 }
 
-/// The channels of the namespace; empty if no definition uses any.
+/// The names of the channels of the namespace; empty if no definition uses any.
 pub(super) async fn channels_named(
     node: &Node,
     namespace: NamespaceId,
@@ -178,7 +178,8 @@ pub(super) fn check_with(
     }
 }
 
-/// Compiles a job's newest definition; without its calendar if that cannot be read, so that the definition can still be corrected.
+/// Compiles a job's newest definition. If the job's calendar cannot be read, compiles the definition without the calendar, so that the
+/// definition can still be corrected.
 pub(super) async fn compile_newest(node: &Node, record: &JobRecord) -> Result<Job, JobError> {
     let key = (record.id, record.version);
     let definitions = node.definitions_once(vec![key]).await?;

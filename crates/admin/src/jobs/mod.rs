@@ -1,4 +1,4 @@
-//! Changes of a job's definition: creating, changing, pausing and deleting it; and requests for runs.
+//! Creates, changes, pauses and deletes jobs, and requests runs of them.
 
 mod apply;
 mod checks;
@@ -47,16 +47,16 @@ pub enum JobError {
     /// Another job of the namespace has the name.
     #[error("a job with this name exists")]
     NameTaken,
-    /// Another caller changed it first.
+    /// Another caller changed the job first.
     #[error("the job was changed meanwhile, its version is {version}")]
     Conflict {
-        /// Its current version.
+        /// The job's current version.
         version: i64,
     },
-    /// Other jobs follow from it.
+    /// Other jobs follow from the job.
     #[error("the job is the parent of {}", counted(.children.len(), "job"))]
     IsParent {
-        /// Their names.
+        /// The names of these jobs.
         children: Vec<String>,
     },
     /// There is no such job.
@@ -75,19 +75,19 @@ pub enum JobError {
 
 #[derive(Clone, Debug)]
 pub struct RunRequest {
-    /// Parameters of this run only.
+    /// Parameters of this run only; `None` for the job's parameters.
     pub params: Option<RunParams>,
     /// Whether a user or a program requests the run.
     pub trigger: Trigger,
-    /// The run that this one repeats.
+    /// The run that this run repeats; `None` if it repeats none.
     pub parent: Option<RunId>,
-    /// The span of the request: the run continues its trace.
+    /// The span of the request, whose trace the run continues; `None` if the request has no trace.
     pub trace: Option<TraceParent>,
-    /// The stable name of the only executor that may run it.
+    /// The stable name of the only executor that may execute the run; `None` for any executor.
     pub executor: Option<String>,
-    /// Its key, and how the request is handled while an open run of the job has that key.
+    /// The run's key, and how the request is handled while an open run of the job has that key.
     pub key: Option<(String, IfOpen)>,
-    /// When it is to run; `None` for now.
+    /// When the run is to begin; `None` for now.
     pub at: Option<Timestamp>,
 }
 
@@ -118,7 +118,7 @@ pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: 
             Ok(catch_up_new(node, *record).await)
         }
         JobCreated::NameTaken => match node.store().job(namespace, &new_job.spec.name).await? {
-            // An earlier try created it, but its answer was lost.
+            // An earlier try of this call created the job, but the answer to that try was lost.
             Some(record) if record.id == new_job.id => {
                 node.poke_scan();
                 Ok(catch_up_new(node, record).await)
@@ -160,14 +160,14 @@ fn new_job(
     }
 }
 
-/// Some schedules of `stored_spec` may have had an instant in the past, and have run immediately when they were saved. Keeps the instants that
-/// they were given then ([`JobSpec::keep_run_instants`]), so that a definition that is sent again does not run them again. The caller has
-/// read `stored_spec` already, so the clock, which is read here, is later than every such instant in `stored_spec`.
+/// A schedule whose instant was in the past when it was saved may have run immediately, at an instant that the save gave it. Copies these
+/// instants from `stored_spec` to `spec` ([`JobSpec::keep_run_instants`]), so that a definition that is sent again does not run such schedules
+/// again. The caller has already read `stored_spec`, so the clock, which is read here, is later than every such instant in it.
 pub fn keep_run_instants(node: &Node, spec: &mut JobSpec, stored_spec: &JobSpec) {
     spec.keep_run_instants(stored_spec, checks::instant_after(node.now()));
 }
 
-/// Changes the definition of a job. If that pauses it, runs of its schedule that no executor has are skipped.
+/// Changes the definition of a job. If that pauses the job, the runs of its schedule that no executor has are skipped.
 ///
 /// # Errors
 /// Each variant of [`JobError`].
@@ -219,8 +219,8 @@ pub async fn end_queued_of_paused(node: &Node, record: &JobRecord, author: &str)
     Ok(())
 }
 
-/// Skips or keeps the runs of a deleted job that no executor has. This is for a repeated deletion, which may choose differently from the
-/// first one.
+/// Skips or keeps the runs of a deleted job that no executor has. This is for a repeated deletion, which may choose differently from the first
+/// deletion.
 ///
 /// # Errors
 /// The store's.
@@ -316,7 +316,7 @@ fn queued_drops<'a>(node: &Node, queued_policy: Option<QueuedRunsPolicy>, author
     QueuedDrops { choice: queued_policy, by: author, limit: node.shared().config.end_queued_max }
 }
 
-/// [`catch_up_with_calendar`] for a job that was created just now. An error would make the caller create the job again, so the job stays as it
+/// Calls [`catch_up_with_calendar`] for a job that was just created. An error would make the caller create the job again, so the job stays as it
 /// is stored: the loop that follows calendars moves it later.
 async fn catch_up_new(node: &Node, record: JobRecord) -> JobRecord {
     Box::pin(catch_up_with_calendar(node, record.clone())).await.unwrap_or_else(|error| {
@@ -340,8 +340,8 @@ async fn catch_up_with_calendar(node: &Node, record: JobRecord) -> Result<JobRec
     Ok(node.store().job(record.namespace, &record.spec.name).await?.unwrap_or(record))
 }
 
-/// Enables or disables a job's schedules. If they already are in that state, the definition is not changed. If they are disabled, the runs
-/// that an earlier pause left queued are skipped.
+/// Enables or disables a job's schedules. If they are already in that state, the definition is not changed. If schedules that are already
+/// disabled are disabled again, the runs that an earlier pause left queued are skipped.
 ///
 /// # Errors
 /// [`JobError::Conflict`], [`JobError::NotFound`], the store's.
@@ -354,7 +354,7 @@ pub async fn set_enabled(node: &Node, record: &JobRecord, enabled: bool, author:
     change(node, record, spec, Some(record.version), author).await
 }
 
-/// Pauses a job, and skips or keeps its queued runs; by default, those of its schedule are skipped.
+/// Pauses a job, and skips or keeps its queued runs. By default, the queued runs of its schedule are skipped.
 ///
 /// # Errors
 /// [`JobError::Conflict`], [`JobError::NotFound`], the store's.
@@ -375,8 +375,8 @@ pub async fn pause(
     Ok((paused_record, runs))
 }
 
-/// Deletes a job. Its runs stay; those that no executor has are skipped or kept, as the caller chooses. With `detaches_followers` it is
-/// deleted even if other jobs follow from it.
+/// Deletes a job. The job's runs stay. Runs that no executor has are skipped or kept, as the caller chooses. With `detaches_followers`, the job
+/// is deleted even if other jobs follow from it. Returns `None` if the job did not exist.
 ///
 /// # Errors
 /// [`JobError::Conflict`], [`JobError::IsParent`], the store's.
@@ -464,7 +464,7 @@ fn missing_calendar_error(spec: &JobSpec) -> FieldError {
     checks::missing_calendar_error(spec.calendar.as_ref().map_or("", |used| &used.name))
 }
 
-/// Refuses to rename a declared job: code refers to its jobs by name, and would create a second one.
+/// Refuses to rename a declared job: code refers to its jobs by name, and would create a second job.
 fn check_name(record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
     let is_declared = record.declared.as_ref().is_some_and(|declared| declared.undeclared_at.is_none());
     if !is_declared || spec.name == record.spec.name {

@@ -1,4 +1,5 @@
-//! Parameters of one run: checked against the parameters that the job lets callers replace, and against its handler's schema.
+//! Parameters of one run. They are checked against the parameters that the job lets callers replace and, unless they repeat those of an earlier
+//! run, against the handler's schema.
 
 use crate::jobs::{self, params};
 use rondel_core::job::check_params_size;
@@ -11,7 +12,7 @@ use serde_json::{Map, Value};
 use super::JobError;
 use crate::node::Node;
 
-/// The field that the server adds to the parameters of a run that follows from others.
+/// The field that the server adds to the parameters of a run that follows from other runs.
 const PARENTS_FIELD: &str = "parents";
 /// The field that wraps a job's parameters if they are not an object.
 const WRAPPER_FIELD: &str = "params";
@@ -27,8 +28,8 @@ impl RunParams {
     }
 }
 
-/// The parameters of a run for which the caller gave parameters: those of the job, some of them replaced by the given ones. `None` if the
-/// result equals the job's parameters.
+/// The parameters of a run for which the caller gave parameters: the job's parameters, some of them replaced by the given parameters. `None` if
+/// the result equals the job's parameters.
 ///
 /// # Errors
 /// [`JobError::Invalid`] with an error for each parameter that may not be replaced or that the handler would refuse.
@@ -48,7 +49,8 @@ pub fn run_params(node: &Node, record: &JobRecord, overrides: &Value) -> Result<
 }
 
 /// The parameters of a run that repeats `run`. They are not checked against the handler's schema, but against the job's current overrides: a
-/// parameter replaced in the first run may be code, which callers may no longer be allowed to give.
+/// parameter replaced in the first run may be code, which callers may no longer be allowed to give. `None` means the parameters of the job:
+/// `run` had no others, or its definition is no longer stored.
 ///
 /// # Errors
 /// [`JobError::Invalid`], and the store's.
@@ -68,7 +70,7 @@ pub async fn params_of_repetition(node: &Node, record: &JobRecord, run: &Run) ->
     Ok(Some(RunParams(params.to_string())))
 }
 
-/// The definition from which a run was created.
+/// The definition from which a run was created; `None` if it is no longer stored.
 async fn spec_of_run(node: &Node, record: &JobRecord, run: &Run) -> Result<Option<JobSpec>, StoreError> {
     if run.job_version == record.version {
         return Ok(Some(record.spec.clone()));
@@ -76,7 +78,8 @@ async fn spec_of_run(node: &Node, record: &JobRecord, run: &Run) -> Result<Optio
     Ok(node.store().definitions(&[(run.job, run.job_version)]).await?.pop().map(|found| found.spec))
 }
 
-/// Checks the pointers of a definition's overrides against its handler's schema. Pointers that were already saved stay valid.
+/// Checks the pointers of a definition's overrides against its handler's schema. Overrides that were already saved for the same handler are
+/// accepted.
 pub(super) fn override_errors(
     node: &Node,
     namespace: NamespaceId,

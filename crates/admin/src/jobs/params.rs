@@ -24,14 +24,14 @@ pub enum JobWarning {
     LeavesShadow,
     /// The job belongs to another app from now on: perhaps the definition was meant for another job with the same name.
     MovesApp {
-        /// The app so far.
+        /// The app to which the job has belonged so far.
         from: String,
-        /// The app of the definition.
+        /// The app that the definition names.
         to: String,
     },
-    /// The job has cron expressions alone, and none of them has an instant ahead.
+    /// The job has only cron expressions, and none of them has an instant ahead.
     NeverFires,
-    /// The calendar of the job removes all fires of its schedule, such as one whose days have all passed.
+    /// The calendar of the job removes all fires of the job's schedule, for example because all days of the calendar have passed.
     CalendarRemovesAll { calendar: String },
 }
 
@@ -85,14 +85,14 @@ pub(super) fn check_params(node: &Node, namespace: NamespaceId, spec: &JobSpec, 
     };
     let Some(schema) = schema else { return Vec::new() };
     let errors = schema.errors(params, !spec.parents().is_empty());
-    // A handler of another executor may have the name of one of the agent's.
+    // A handler of another executor may have the name of one of the agent's handlers.
     if errors.is_empty() && agent_schema.as_ref() == Some(schema.document()) {
         return agent_handlers::unusable_param(&spec.handler, params).into_iter().collect();
     }
     errors
 }
 
-/// The warnings for the author of a valid definition with this next fire.
+/// The warnings for the author of a valid definition whose next fire is `next_fire_at`.
 #[must_use]
 pub fn warnings(
     node: &Node,
@@ -112,8 +112,8 @@ pub fn warnings(
     warnings
 }
 
-/// A warning about a definition that plans no fires: because it has cron expressions alone, and none of them has an instant ahead, such as
-/// one for 31 February; or because of its calendar.
+/// A warning about a definition that plans no fires. Either it has only cron expressions without an instant ahead, such as an expression for 31
+/// February, or its calendar removes all fires.
 fn schedule_warning(spec: &JobSpec, now: Timestamp, next_fire_at: Option<Timestamp>) -> Option<JobWarning> {
     // The instants of the schedules without the calendar.
     let timetable = spec.compile().ok()?.timetable;
@@ -187,7 +187,8 @@ fn check_inputs(spec: &JobSpec) -> (&str, &str, (&Value, Option<&ItemsSpec>), bo
     (&spec.app, &spec.handler, params, spec.schedule.is_none(), takes_params(spec))
 }
 
-/// Whether a caller may give the parameters of a run. For a handler that runs a script, they are of no use without the script.
+/// Whether a caller may give the parameters of a run. For a handler that runs a script, parameters are of no use unless the caller may also give
+/// the script.
 fn takes_params(spec: &JobSpec) -> bool {
     let overrides = spec.effective_overrides();
     match glue::is_script_handler(&spec.handler) {

@@ -33,9 +33,9 @@ pub(super) async fn open_runs(node: &Node, job: JobId) -> Result<Vec<Run>, Store
     node.store().open_runs(job, None, None, node.shared().config.end_queued_max).await
 }
 
-/// Skips the queued runs of a job that are not to be kept, and waits until their owners have ended them, at most for the configured time. If
-/// an owner is down, the owner or its successor ends the runs later. `open_before` has the runs that were open before the pause or deletion.
-/// If it has ended some of them already, the counts include these.
+/// Skips the queued runs of a job that are not to be kept, and waits until their owners have ended them, at most for the configured time. If an
+/// owner is down, the owner or its successor ends the runs later. `open_before` has the runs that were open before the pause or deletion. The
+/// counts include the runs among them that the pause or deletion has already ended.
 pub(super) async fn end_queued(
     node: &Node,
     job: JobId,
@@ -75,7 +75,7 @@ pub(super) async fn end_queued(
         let remaining_runs: Vec<&Run> = rows.iter().filter(is_waited_for).collect();
         let taken_count = remaining_runs.iter().copied().filter(is_taken).count();
         if remaining_runs.len() <= taken_count || Instant::now() >= deadline {
-            // Runs that an executor got meanwhile count as running; those that their owners have not ended yet count as dropped.
+            // Runs that an executor got meanwhile count as running; runs that their owners have not ended yet count as dropped.
             run_counts.running_count += count(taken_count);
             run_counts.dropped_count = count(ended_count + remaining_runs.len() - taken_count);
             return Ok(run_counts);

@@ -18,10 +18,10 @@ use crate::store_once::store_once;
 /// the ring immediately.
 const RING_AHEAD_MAX: Duration = Duration::from_secs(2);
 
-/// Creates a run of the job's newest definition, due now or at the instant of the request. It is durable before it is in memory.
+/// Creates a run of the job's newest definition, due now or at the instant of the request. The run is durable before it is in memory.
 ///
 /// # Errors
-/// [`JobError::Invalid`] if the request replaces an open run and the job's overlap policy is discard; [`JobError::KeyInUse`] if an open run
+/// [`JobError::Invalid`] if the request is to replace an open run and the job's overlap policy is discard; [`JobError::KeyInUse`] if an open run
 /// of the job has the key and the request does not replace it; the store's.
 pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -> Result<Run, JobError> {
     let (key, trace) = (request.key.clone(), request.trace);
@@ -60,8 +60,8 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
     Ok(run)
 }
 
-/// Acknowledges the failed run that this run repeats, since its failure needs no more attention. An error is only logged: the new run is
-/// stored, and a caller who gets an error requests another one.
+/// Acknowledges the failed run that this run repeats, since its failure needs no more attention. An error is only logged: the new run is stored,
+/// and a caller who got an error would request another run.
 pub(super) async fn acknowledge_repeated_run(node: &Node, run: &Run) {
     let Some(failed_run) = run.parent else { return };
     if let Err(error) = node.store().acknowledge_dead_letters(run.namespace, &[failed_run]).await {

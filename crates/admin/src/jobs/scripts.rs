@@ -23,15 +23,15 @@ pub(super) async fn find_named(
 ) -> Result<FoundScripts, StoreError> {
     let mut scripts = FoundScripts::new();
     let script_refs: BTreeSet<ScriptRef> = specs.iter().flat_map(scripts_named_in).collect();
-    for named in script_refs {
-        let Some(script) = node.store().script(namespace, &named.name).await? else { continue };
-        let has_version = match named.version {
+    for wanted_script in script_refs {
+        let Some(script) = node.store().script(namespace, &wanted_script.name).await? else { continue };
+        let has_version = match wanted_script.version {
             None => true,
             Some(version) if version == script.newest.version => true,
             Some(version) => node.store().script_version(script.id, version).await?.is_some(),
         };
         if has_version {
-            scripts.insert(named, script.language);
+            scripts.insert(wanted_script, script.language);
         }
     }
     Ok(scripts)

@@ -11,7 +11,7 @@ use super::requests::acknowledge_repeated_run;
 use crate::node::Node;
 use crate::store_once::store_once;
 
-/// Shards read per page.
+/// Number of shards that one statement reads.
 const PAGE_LEN: u32 = 500;
 /// Maximum number of shards of a fire that are read.
 const SHARD_COUNT_MAX: usize = 10_000;
@@ -22,10 +22,10 @@ pub enum ShardsError {
     /// The run has no shards.
     #[error("the run has no shards; run it again as a whole")]
     NoShards,
-    /// The job is no longer cut into shards.
+    /// The job is no longer split into shards.
     #[error("the job is no longer split into shards; run it again as a whole")]
     JobNotSharded,
-    /// The fire had other shards than the job has now.
+    /// The fire had another number of shards than the definition names now.
     #[error(
         "the job names {now} shards, and this fire had {then}: the index of a shard would mean another one; run it again as a whole"
     )]
@@ -120,7 +120,7 @@ pub async fn request_failed_shards(
     Ok(new_fire)
 }
 
-/// The first index of these shards that now belongs to a shard with another name in the definition. The repeated shard would get the
+/// The first index of these shards that now belongs to a shard with another name in the definition. The repetition of the shard would get the
 /// parameters of that other shard.
 async fn renamed_shard(node: &Node, record: &JobRecord, failed_shards: &[Run]) -> Result<Option<i32>, StoreError> {
     let Some(version) =

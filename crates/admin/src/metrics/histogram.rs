@@ -18,14 +18,14 @@ pub(crate) const STEP_ENDS_MS: &[u64] = &[1, 2, 5, 10, 25, 50, 100, 250, 500, 1_
 #[derive(Debug)]
 pub(crate) struct Histogram {
     ends_ms: &'static [u64],
-    /// One count per bucket, and a last one for durations beyond every end.
+    /// One count per bucket, and a last count for durations beyond every end.
     counts: Box<[AtomicU64]>,
     sum_us: AtomicU64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct HistogramSnapshot {
-    /// Upper ends in seconds, with the number in each bucket alone (not cumulative); the last end is infinite.
+    /// The upper end of each bucket in seconds, with the number of durations in this bucket alone (not cumulative). The last end is infinite.
     pub(crate) buckets: Vec<(f64, u64)>,
     pub(crate) sum_seconds: f64,
     pub(crate) count: u64,
@@ -44,7 +44,7 @@ impl Histogram {
         self.sum_us.fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// The upper ends of the buckets, except the last, which has none.
+    /// The upper ends of the buckets, in milliseconds. The last bucket has no end and is left out.
     pub(crate) const fn ends_ms(&self) -> &'static [u64] {
         self.ends_ms
     }

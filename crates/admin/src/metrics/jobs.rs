@@ -80,7 +80,7 @@ impl JobSeries {
     }
 }
 
-/// The jobs that have series: the first ones whose definitions this node read, up to the configured number.
+/// The jobs that have series: the first jobs whose definitions this node read, up to the configured number.
 #[derive(Debug, Default)]
 pub(crate) struct JobSeriesTable {
     count_max: usize,
@@ -92,7 +92,7 @@ impl JobSeriesTable {
         Self { count_max, series: Mutex::default() }
     }
 
-    /// The series of a job; `None` if the maximum is reached.
+    /// The series of a job, which is added if the job has none; `None` if it has none and the maximum is reached.
     pub(crate) fn of(&self, job: JobId, namespace_name: &str) -> Option<Arc<JobSeries>> {
         if self.count_max == 0 {
             return None;
@@ -114,7 +114,7 @@ impl JobSeriesTable {
         series.iter().map(|(job, series)| series.read(*job)).collect()
     }
 
-    /// Discards the newest verdicts of a job that belongs to another node now.
+    /// Discards the last verdict and the failures of a job that now belongs to another node.
     pub(crate) fn reset_order_dependent(&self, job: JobId) {
         if let Some(series) = self.series.lock().unwrap_or_else(PoisonError::into_inner).get(&job) {
             series.reset_order_dependent();

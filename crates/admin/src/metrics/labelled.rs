@@ -1,7 +1,7 @@
 //! Counts runs by labels of their jobs; off unless a setting names the keys.
 //!
-//! A definition refers to the counts of its labels, so that counting a run needs no look-up. The number of values and of their combinations
-//! is bounded: later ones are counted as `_other`.
+//! A definition refers to the counts of its labels, so that counting a run needs no look-up. The number of values and of their combinations is
+//! bounded: later values and combinations are counted as `_other`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rondel_core::RunStatus;
 use rondel_core::labels::Labels;
 
-use super::namespaces::OTHER_NAMESPACES;
+use super::namespaces::OTHER_NAME;
 
 /// Maximum number of values per key that are counted separately.
 const VALUE_COUNT_MAX: usize = 100;
@@ -98,11 +98,11 @@ impl LabelledRuns {
                 seen_values.insert(value.clone());
                 value.clone()
             }
-            Some(_) => OTHER_NAMESPACES.to_owned(),
+            Some(_) => OTHER_NAME.to_owned(),
         });
         let mut group = Group { values: values.collect(), namespace: namespace.to_owned(), app: app.to_owned() };
         if groups.groups.len() >= GROUP_COUNT_MAX && !groups.groups.contains_key(&group) {
-            let other_text = || OTHER_NAMESPACES.to_owned();
+            let other_text = || OTHER_NAME.to_owned();
             group = Group { namespace: other_text(), app: other_text(), values: vec![other_text(); self.keys.len()] };
         }
         let counts =
@@ -168,7 +168,7 @@ mod tests {
         }
         let all = runs.all();
         assert_eq!(all.len(), VALUE_COUNT_MAX + 1);
-        let others = all.iter().find(|counts| counts.values() == [OTHER_NAMESPACES]).unwrap();
+        let others = all.iter().find(|counts| counts.values() == [OTHER_NAME]).unwrap();
         assert_eq!(others.read().map(|(_, count)| count).sum::<u64>(), 400);
         for number in 0..3_000 {
             runs.of("default", &format!("app-{number}"), &labels(&[])).unwrap().count_run(RunStatus::Succeeded);

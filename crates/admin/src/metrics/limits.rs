@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long log lines about a limit are suppressed after one was written.
+/// How long log lines about a limit are suppressed after such a line was written.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
 
 rondel_core::plain_word_enum! {

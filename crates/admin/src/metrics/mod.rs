@@ -62,7 +62,7 @@ pub(crate) struct Metrics {
     pub(crate) alerts_delivered: AtomicU64,
     /// Failed tries to deliver a message that is tried again.
     pub(crate) alerts_refused: AtomicU64,
-    /// Messages that are not tried any more: they were refused for good, or are too old.
+    /// Messages that are not tried any more: they were refused permanently, or are too old.
     pub(crate) alerts_given_up: AtomicU64,
     /// The number of runs that executors have.
     pub(crate) runs_active: AtomicU64,
@@ -84,7 +84,7 @@ pub(crate) struct RunsInMemory {
     pub(crate) limits: AtomicU64,
     /// Waiting for an executor.
     pub(crate) parked: AtomicU64,
-    /// Adopted, and waiting until executors have reported which of them they have.
+    /// Adopted, and waiting until executors have reported which of these runs they have.
     pub(crate) roll_call: AtomicU64,
 }
 

@@ -1,7 +1,7 @@
 //! Counts fires and runs per namespace.
 //!
 //! A definition refers to the counts of its namespace, so that counting a run needs no look-up. The number of namespaces is bounded: later
-//! ones share one set of counts.
+//! namespaces share one set of counts.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +12,8 @@ use rondel_core::{NamespaceId, Reason, RunStatus, Trigger};
 
 /// Maximum number of namespaces with their own counts.
 const NAMESPACE_COUNT_MAX: usize = 1_000;
-/// The name under which all further namespaces are counted together; it is not a valid name of a namespace.
-pub(super) const OTHER_NAMESPACES: &str = "_other";
+/// The name under which further namespaces, apps and label values are counted together. No namespace and no app can have it.
+pub(super) const OTHER_NAME: &str = "_other";
 
 rondel_core::plain_word_enum! {
     /// The outcome of a fire, as it is counted.
@@ -106,7 +106,7 @@ impl NamespaceCounts {
         self.retries[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Fires that were counted, by trigger and outcome.
+    /// The counts of fires, by trigger and outcome, including counts of 0.
     pub(crate) fn read_fires(&self) -> impl Iterator<Item = (Trigger, FireOutcome, u64)> {
         let triggers = Trigger::ALL.iter().zip(&self.fires);
         triggers.flat_map(|(trigger, outcomes)| {
@@ -137,7 +137,7 @@ impl Namespaces {
             return Arc::clone(counts);
         }
         let (id, name) =
-            if namespaces.len() < NAMESPACE_COUNT_MAX { (id, name) } else { (NamespaceId::new(0), OTHER_NAMESPACES) };
+            if namespaces.len() < NAMESPACE_COUNT_MAX { (id, name) } else { (NamespaceId::new(0), OTHER_NAME) };
         Arc::clone(namespaces.entry(id).or_insert_with(|| Arc::new(NamespaceCounts::new(name))))
     }
 
@@ -186,7 +186,7 @@ mod tests {
         let all = namespaces.all();
         assert_eq!(all.len(), NAMESPACE_COUNT_MAX + 1);
         let succeeded = |counts: &NamespaceCounts| counts.read_runs().map(|(_, count)| count).sum::<u64>();
-        let others = all.iter().find(|counts| counts.name == OTHER_NAMESPACES).unwrap();
+        let others = all.iter().find(|counts| counts.name == OTHER_NAME).unwrap();
         assert_eq!(succeeded(others), 1_000);
         assert_eq!(all.iter().map(|counts| succeeded(counts)).sum::<u64>(), 2_000);
     }

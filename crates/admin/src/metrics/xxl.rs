@@ -1,4 +1,4 @@
-//! Counts the calls by XXL-JOB executors by their outcome.
+//! Counts the calls by XXL-JOB executors, by kind of call and outcome.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,7 +29,7 @@ rondel_core::plain_word_enum! {
         ForeignRun = "foreign_run",
         /// The token is missing or not valid here.
         WrongToken = "wrong_token",
-        /// The app is not the token's.
+        /// The app in the call is not the app of the token.
         WrongApp = "wrong_app",
         /// The address is outside the allowed networks, or is not an address.
         ForbiddenAddress = "forbidden_address",
@@ -44,7 +44,7 @@ rondel_core::plain_word_enum! {
     }
 }
 
-/// The counts of one node.
+/// How many calls of each kind this node has answered with each outcome. A callback counts once for each run that it reports.
 #[derive(Debug, Default)]
 pub(crate) struct XxlCalls([[AtomicU64; XxlOutcome::ALL.len()]; XxlCall::ALL.len()]);
 

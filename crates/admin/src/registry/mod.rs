@@ -1,5 +1,5 @@
-//! The executors that are online. Each node has a registry in memory, of the streams that are open to it; the other nodes read the store's
-//! session rows.
+//! The executors that are online. Each node keeps a registry of the executors with a stream to this node, in memory. About streams to other
+//! nodes, it reads the session rows in the store.
 
 mod schema_cost;
 mod schemas;
@@ -19,76 +19,74 @@ pub(crate) use schemas::{SchemaPool, Schemas, common_schema};
 /// An executor with a stream to this node.
 #[derive(Clone, Debug)]
 pub struct OnlineExecutor {
-    /// Its incarnation: a new id at each start.
+    /// The executor's incarnation: a new id at each start.
     pub id: ExecutorId,
     pub namespace: NamespaceId,
     pub app: AppId,
     pub app_name: String,
-    /// Its stable name.
+    /// The executor's stable name.
     pub name: String,
     pub labels: BTreeMap<String, String>,
-    /// Its weight, for the weight router.
+    /// The executor's weight, for the weight router.
     pub weight: u32,
-    /// How many runs it takes concurrently.
+    /// How many runs the executor takes concurrently.
     pub slots: u32,
     /// How long before a run's instant the executor takes its trigger; zero if it starts each run immediately.
     pub(crate) ahead_max: Duration,
-    /// How many runs it has, by its last heartbeat.
+    /// How many runs the executor has, by its last heartbeat.
     pub running: u32,
     pub handlers: Vec<String>,
-    /// The schemas that its handlers declare for their parameters.
+    /// The schemas that the executor's handlers declare for their parameters.
     pub(crate) params_schemas: Schemas,
     pub sdk_version: String,
     /// When this stream was opened.
     pub connected_at: Timestamp,
-    /// When it was last heard.
+    /// When the executor was last heard.
     pub last_seen_at: Timestamp,
-    /// Whether it takes no more runs.
+    /// Whether the executor takes no more runs.
     pub is_draining: bool,
-    /// The triggers that it left unanswered; `None` after it has answered one.
+    /// The triggers that the executor left unanswered; `None` if there are none, or if it has answered a trigger since.
     pub unanswered: Option<UnansweredTriggers>,
-    /// Until when runs go to other executors first, because it left triggers unanswered. It may have answered a trigger
-    /// since.
+    /// Until when runs go to other executors first, because this executor left triggers unanswered. It may have answered a trigger since.
     pub(crate) avoided_until: Option<Timestamp>,
-    /// The number of the hello that declared all this; 0 if the executor does not count its hellos.
+    /// The number of the hello that declared these values; 0 if the executor does not count its hellos.
     pub(crate) hello_number: u64,
 }
 
 /// Triggers that an executor left unanswered while it kept sending heartbeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnansweredTriggers {
-    /// How many of its streams in a row were ended for this reason.
+    /// How many of the executor's streams in a row were ended for this reason.
     pub count: u32,
     /// When the first of these triggers was sent.
     pub since: Timestamp,
 }
 
-/// The names of an online executor.
+/// The id and the names of an online executor.
 #[derive(Clone, Debug)]
 pub struct OnlineName {
-    /// Its incarnation: a new id at each start.
+    /// The executor's incarnation: a new id at each start.
     pub id: ExecutorId,
     pub namespace: NamespaceId,
     pub app: AppId,
     pub app_name: String,
-    /// Its stable name.
+    /// The executor's stable name.
     pub name: String,
 }
 
 impl OnlineExecutor {
-    /// Whether it has this handler: it announces the handler, or it announces none and takes all, as executors of
-    /// XXL-JOB do.
+    /// Whether the executor has this handler: it announces the handler, or it announces none and takes all, as executors of XXL-JOB do.
     #[must_use]
     pub fn has_handler(&self, handler: &str) -> bool {
         takes_handler(self.handlers.iter().map(String::as_str), handler)
     }
 
-    /// Whether runs go to other executors first, because it leaves triggers unanswered.
+    /// Whether runs go to other executors first, because this executor leaves triggers unanswered.
     pub(crate) fn is_avoided(&self, now: Timestamp) -> bool {
         self.unanswered.is_some() && self.avoided_until.is_none_or(|until| until > now)
     }
 
-    /// Whether runs of this handler may go to it.
+    /// Whether runs of this handler may go to the executor.
     pub(crate) fn takes(&self, handler: &str) -> bool {
         !self.is_draining && self.has_handler(handler)
     }
@@ -98,9 +96,9 @@ impl OnlineExecutor {
 #[derive(Clone, Debug)]
 pub struct Handler {
     pub name: String,
-    /// The names of the executors that have it.
+    /// The names of the executors that have the handler.
     pub executors: Vec<String>,
-    /// The schema of the handler's parameters, if all of these executors declare the same one.
+    /// The schema of the handler's parameters, if all of these executors declare the same schema.
     pub params_schema: Option<Arc<ParamsSchema>>,
 }
 
@@ -114,7 +112,8 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// Adds an executor, unless a newer hello of it is here: a server that was suspended reads the hellos of several streams in any order.
+    /// Adds an executor, unless a newer hello of the executor was already read: a server that was suspended reads the hellos of several streams
+    /// in any order.
     pub(crate) fn insert(&self, executor: OnlineExecutor) {
         let mut online_by_id = self.online_executors.write().unwrap_or_else(PoisonError::into_inner);
         if online_by_id.get(&executor.id).is_none_or(|known| known.hello_number <= executor.hello_number) {
@@ -153,8 +152,8 @@ impl Registry {
         }
     }
 
-    /// Removes an executor whose newest stream has ended, unless it is opening another one. In that case it must stay here: a server that
-    /// takes its next lease moves only the sessions of the executors in this registry to that lease.
+    /// Removes an executor whose newest stream has ended, unless it is opening another one. In that case it must stay in the registry: a server
+    /// that takes its next lease moves only the sessions of the executors in this registry to that lease.
     pub(crate) fn remove(&self, id: ExecutorId) {
         let streams = self.streams();
         if streams.get(&id).is_none_or(|numbers| numbers.len() < 2) {
@@ -224,15 +223,15 @@ impl Registry {
             online_by_id.values().filter(|executor| executor.app == app && !executor.is_draining).collect();
         capable_executors.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
         let mut executors_by_handler: BTreeMap<&String, Vec<&OnlineExecutor>> = BTreeMap::new();
-        for taker in capable_executors {
-            for name in taker.handlers.iter().collect::<BTreeSet<_>>() {
-                executors_by_handler.entry(name).or_default().push(taker);
+        for executor in capable_executors {
+            for name in executor.handlers.iter().collect::<BTreeSet<_>>() {
+                executors_by_handler.entry(name).or_default().push(executor);
             }
         }
-        let handler = |(name, takers): (&String, Vec<&OnlineExecutor>)| Handler {
+        let handler = |(name, executors): (&String, Vec<&OnlineExecutor>)| Handler {
             name: name.clone(),
-            executors: takers.iter().map(|executor| executor.name.clone()).collect(),
-            params_schema: common_schema(takers.iter().map(|executor| executor.params_schemas.get(name))),
+            executors: executors.iter().map(|executor| executor.name.clone()).collect(),
+            params_schema: common_schema(executors.iter().map(|executor| executor.params_schemas.get(name))),
         };
         executors_by_handler.into_iter().map(handler).collect()
     }

@@ -16,7 +16,7 @@ const TEXT_BYTES_PER_STEP: usize = 64;
 /// How deep a schema itself may nest.
 const SCHEMA_DEPTH_MAX: usize = 64;
 
-/// What the budget allows.
+/// Which check of parameters the budget allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CheckBudget {
     /// Deciding whether the parameters fit, and collecting all errors.
@@ -27,7 +27,7 @@ pub(super) enum CheckBudget {
     NoCheck,
 }
 
-/// What the budget allows for a check of `params`.
+/// Determines which check of `params` the budget allows.
 pub(super) fn check_budget(schema: &Value, params: &Value) -> CheckBudget {
     let mut walk = CostWalk { root: schema, step_count: 0, copy_count: 0 };
     match walk.visit(schema, params, Place { is_in_choice: false, depth: 0 }) {
@@ -37,7 +37,7 @@ pub(super) fn check_budget(schema: &Value, params: &Value) -> CheckBudget {
     }
 }
 
-/// Why a schema cannot be used although it may be valid: its cost could not be counted.
+/// Why a schema cannot be used although it may be valid: its cost could not be counted. `None` if it can be used.
 pub(super) fn unsupported_reason(schema: &Value) -> Option<String> {
     let is_draft_4 = schema["$schema"].as_str().is_some_and(|draft| draft.contains("draft-04"));
     let mut schemas_to_check = vec![(schema, 0)];
@@ -118,7 +118,7 @@ impl<'a> CostWalk<'a> {
         if self.step_count > STEP_COUNT_MAX { Err(Exceeded) } else { Ok(()) }
     }
 
-    /// Visits the schemas that the same value is checked against.
+    /// Visits the schemas against which the same value is checked.
     fn visit_in_place(
         &mut self,
         keywords: &'a Map<String, Value>,
@@ -131,8 +131,8 @@ impl<'a> CostWalk<'a> {
         Ok(())
     }
 
-    /// Visits the schemas that apply to the value once more, level by level: `unevaluated…` checks the value against each of them, to see
-    /// which ones it satisfies.
+    /// Visits the schemas that apply to the value once more, level by level: `unevaluated…` checks the value against each of them, to see which
+    /// of these schemas the value satisfies.
     fn visit_for_unevaluated(
         &mut self,
         keywords: &'a Map<String, Value>,
@@ -230,7 +230,7 @@ impl<'a> CostWalk<'a> {
     }
 }
 
-/// How many comparisons a schema makes, not counting its subschemas.
+/// The number of comparisons that checking a value against a schema takes, without the schema's subschemas.
 fn weight(keywords: &Map<String, Value>) -> usize {
     let keyword_weight = |(keyword, value): (&String, &Value)| match (keyword.as_str(), value) {
         ("$defs" | "definitions", _) => 0,

@@ -19,9 +19,9 @@ const SCHEMAS_LEN_MAX: usize = 1024 * 1024;
 const ERROR_COUNT_MAX: usize = 50;
 /// How much of a value an error shows, in characters.
 const EXCERPT_LEN_MAX: usize = 100;
-/// Maximum total length, in bytes, of the schemas of one app's executors on this server; a schema that several declare counts once.
+/// Maximum total length, in bytes, of the schemas of one app's executors on this server; a schema that several executors declare counts once.
 const APP_LEN_MAX: usize = 2 * 1024 * 1024;
-/// How much memory the patterns of a schema may take together.
+/// How much memory the patterns of a schema may take together, in bytes.
 const PATTERN_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// The longest error, in characters: an error about a choice repeats the errors about its branches.
 const MESSAGE_LEN_MAX: usize = 1_000;
@@ -29,7 +29,7 @@ const MESSAGE_LEN_MAX: usize = 1_000;
 static ERROR_COLLECTION_LOCK: Mutex<()> = Mutex::new(());
 /// The start of a placeholder that the executor fills in: the server does not know the value.
 const SECRET_REFERENCE_START: &str = "{{secret.";
-/// The field that the server adds to the parameters of a run that follows from others.
+/// The field that the server adds to the parameters of a run that follows from other runs.
 const PARENTS_FIELD: &str = "parents";
 
 /// The schemas of an executor's handlers, keyed by the handlers' names.
@@ -69,8 +69,8 @@ impl ParamsSchema {
             &compiled
         };
         let Some(validator) = validator else { return Vec::new() };
-        // If the parameters of a follower are not an object, the server wraps them in one. A handler that does not fit it gets them as they
-        // are.
+        // If the parameters of a follower are not an object, the server wraps them in an object. A handler whose schema does not fit that object
+        // gets the parameters without the wrapper.
         if is_follower && !(params.is_object() || params.is_null()) {
             let fits_in_object = self.errors(&serde_json::json!({"params": params}), true).is_empty();
             return if fits_in_object { Vec::new() } else { self.errors(params, false) };
@@ -149,8 +149,7 @@ impl ParamsSchema {
         }
     }
 
-    /// The errors about a choice without a fitting branch. If all branches but one are for `null`, these are the errors of that
-    /// branch.
+    /// The errors about a choice without a fitting branch. If all branches but one are for `null`, these are the errors of the remaining branch.
     fn choice_errors(
         &self,
         error: &ValidationError<'_>,
@@ -176,7 +175,7 @@ impl ParamsSchema {
         vec![FieldError::new(place, truncate(&message, MESSAGE_LEN_MAX))]
     }
 
-    /// The end of the error about an unknown field: the names that the schema has at its place.
+    /// The end of the message about an unknown field: the names of the fields that the schema has at the same place.
     fn known_fields_text(&self, error: &ValidationError<'_>) -> String {
         let keyword = error.schema_path().as_str();
         let schema = keyword.rsplit_once('/').and_then(|(schema, _)| self.document.pointer(schema));
@@ -190,7 +189,7 @@ impl ParamsSchema {
     }
 }
 
-/// The schemas in use, each once per app, whichever executor declares it.
+/// The schemas in use, each once per app, however many executors declare it.
 #[derive(Debug, Default)]
 pub(crate) struct SchemaPool(Mutex<HashMap<AppId, Pool>>);
 
@@ -263,7 +262,7 @@ fn parse_schema(text: &str) -> Result<Arc<ParamsSchema>, String> {
     }
 }
 
-/// The schema that all of these share; `None` if two differ or one is missing.
+/// The schema that all of these share; `None` if two differ, one is missing, or there are none.
 pub(crate) fn common_schema<'a>(
     mut schemas: impl Iterator<Item = Option<&'a Arc<ParamsSchema>>>,
 ) -> Option<Arc<ParamsSchema>> {

@@ -1,4 +1,4 @@
-//! Reports on the runs of a namespace, of apps, jobs and labels over days and months, and on the messages of failed runs.
+//! Reports on the runs of namespaces, apps, jobs and labels over days and months, and on the messages of failed runs.
 //!
 //! Reports read only the counts that `roll_up` makes, never the ledger. [`rows`] sums counts, [`failures`] joins equal messages of several
 //! jobs. The loop in [`weekly`] writes the weekly report.
@@ -45,7 +45,7 @@ rondel_core::plain_word_enum! {
 }
 
 impl Period {
-    /// The start of the period that contains an instant.
+    /// The start of the period that contains an instant, but not before `from`, the start of the report.
     fn floor(self, at: Timestamp, from: Timestamp) -> Timestamp {
         match self {
             Self::Total => from,
@@ -83,11 +83,11 @@ impl ReportRange {
 /// Owners that are counted together, with a name for the group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// The app, the job, or the label's value.
+    /// The name of the namespace, app or job, or the label's value.
     pub name: String,
-    /// The app of a job.
+    /// The app of a job; `None` for a group that is not a job.
     pub app: Option<String>,
-    /// The namespaces, apps or jobs, each with the instant from which it counts.
+    /// The ids of the namespaces, apps or jobs, each with the instant from which it counts.
     pub owners: Vec<(i64, Timestamp)>,
 }
 
@@ -96,7 +96,7 @@ pub struct Group {
 pub struct Row {
     /// The name of the group.
     pub name: String,
-    /// The app of a job.
+    /// The app of a job; `None` for a group that is not a job.
     pub app: Option<String>,
     /// Start of the period.
     pub at: Timestamp,
@@ -106,7 +106,7 @@ pub struct Row {
     pub durations: Sketch,
     /// How much later than planned the runs started.
     pub lateness: Sketch,
-    /// The permille of runs that succeeded and of runs that started on time.
+    /// The share of runs that succeeded, and of runs that started on time, in permille.
     pub shares: PerMilleShares,
 }
 
@@ -136,8 +136,8 @@ impl Row {
         self
     }
 
-    /// How many of the skipped fires did not begin. A run that its handler skipped has begun, and has a duration: these are at least the
-    /// durations that exceed the runs with other verdicts.
+    /// How many of the skipped runs did not begin. A run that its handler skipped has begun, and has a duration. So if there are more durations
+    /// than runs with other verdicts, the additional durations are those of skipped runs that have begun.
     fn not_begun_count(&self) -> u64 {
         let not_skipped_count = self.verdicts.total().saturating_sub(self.verdicts.skipped);
         self.verdicts.skipped.saturating_sub(self.durations.count().saturating_sub(not_skipped_count))
@@ -147,19 +147,20 @@ impl Row {
 /// A message of failed runs, with its counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failure {
-    /// The message, with numbers, ids and instants replaced by `#`; empty for the messages that are counted together
-    /// because a job had too many different ones in a day.
+    /// The message, with numbers, ids and instants replaced by `#`; empty for the messages that are counted together because a job had too many
+    /// different messages in a day.
     pub message: String,
     /// The number of runs that failed with the message.
     pub count: u64,
     /// The number of jobs of these runs.
     pub job_count: u64,
-    /// The jobs with the most of these runs.
+    /// The names of the jobs with the most of these runs.
     pub jobs: Vec<String>,
+    /// The newest of these runs.
     pub newest: Option<RunId>,
 }
 
-/// The step of the counts that reports read: the longest one of the kind.
+/// The step of the counts that reports read: the longest step of the kind.
 const fn step(kind: PointKind) -> Step {
     match kind {
         PointKind::Namespace | PointKind::App => Step::Hour,

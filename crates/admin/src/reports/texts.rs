@@ -15,7 +15,8 @@ pub(super) struct Week<'a> {
     pub(super) failures: &'a [Failure],
 }
 
-/// A few lines: the number of runs, the shares that succeeded and that started on time, and the same for the week before.
+/// A few lines: the number of runs, the shares that succeeded and that started on time, and the number of runs and the succeeded share of the
+/// week before.
 pub(super) fn summary_text(week: &Week<'_>, lang: Lang) -> String {
     let row_with_runs = week.this_week.filter(|row| row.verdicts.total() > 0);
     let Some(row) = row_with_runs else {

@@ -1,7 +1,7 @@
 //! The weekly report: written once, by the first server that finds it due, in the transaction that advances its schedule.
 //!
-//! The message is built before that transaction; a server that loses the race drops its message. A report that became due while no server
-//! ran is sent once when one runs again, and covers the seven days before the day on which it was due.
+//! The message is built before that transaction; a server that loses the race drops its message. A report that became due while no server ran is
+//! sent once when a server runs again, and covers the seven days before the day on which it was due.
 
 use std::time::Duration;
 
@@ -35,10 +35,10 @@ pub enum ScheduleError {
     /// The document is invalid.
     #[error("the schedule is not valid, the first error is {}", .0.first().map_or_else(String::new, ToString::to_string))]
     Invalid(Vec<FieldError>),
-    /// Another caller saved or deleted it first.
+    /// Another caller saved or deleted the schedule first.
     #[error("the schedule was changed meanwhile")]
     Conflict {
-        /// Its current version, 0 if there is none.
+        /// The schedule's current version; 0 if there is no schedule.
         version: i64,
     },
     /// The store failed.
@@ -46,8 +46,8 @@ pub enum ScheduleError {
     Store(#[from] StoreError),
 }
 
-/// Saves the schedule of a namespace's report if it has the expected version: 0 means a new one, `None` any. Returns the schedule, and
-/// whether it is new.
+/// Saves the schedule of a namespace's report if it has the expected version: 0 means that there is none yet, `None` means any version. Returns
+/// the schedule, and whether it is new.
 ///
 /// # Errors
 /// [`ScheduleError`].
@@ -198,14 +198,14 @@ async fn message(
     }))
 }
 
-/// The start of the week before the one that a report covers, the start of the covered week, and its end. Each week has seven days in the
-/// schedule's time zone, even if the clock of that zone changes.
+/// The start of the week before the week that a report covers, the start of the covered week, and the end of the covered week. Each week has
+/// seven days in the schedule's time zone, even if the clock of that zone changes.
 fn weeks_before(spec: &ReportSchedule, at: Timestamp) -> [Timestamp; 3] {
     let (from, to) = spec.days_before(at);
     [spec.days_before(from).0, from, to]
 }
 
-/// Builds the report of the second of these weeks.
+/// Builds the report of the week from `from` to `to`. The week before begins at `before_from`.
 async fn notice(
     node: &Node,
     (namespace, name): (NamespaceId, &str),

@@ -1,4 +1,4 @@
-//! Evaluates expectations of jobs: those that are due, and those about open runs.
+//! Evaluates the expectations of jobs that are due, and the expectations about open runs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -63,7 +63,7 @@ impl LookContext<'_> {
         Ok(())
     }
 
-    /// Evaluates expectations that are due. For one that was met, only its next instant is written.
+    /// Evaluates expectations that are due. For an expectation that was met, only its next instant is written.
     async fn look_at_due(
         &self,
         checks: &[ExpectCheck],
@@ -107,7 +107,7 @@ impl LookContext<'_> {
         Ok(())
     }
 
-    /// The newest successes in the ledger, for jobs whose counts do not include a recent enough one.
+    /// The newest successes in the ledger, for jobs whose counts do not include a recent enough success.
     async fn newest_successes(
         &self,
         checks: &[&ExpectCheck],

@@ -24,10 +24,9 @@ const BEYOND_STREAK: u32 = 50;
 const SAMPLES_PER_JOB_MAX: usize = 3;
 /// Maximum number of sample runs in one look.
 const SAMPLES_MAX: usize = 60;
-/// How far into the future runs are read: future fires have no row yet, but a run that was requested for a later
-/// instant has one.
+/// How far into the future runs are read. Future fires have no row yet, but a run that was requested for a later instant has a row.
 const READ_AHEAD: Duration = Duration::from_secs(24 * 3600);
-/// Maximum number of deadlines skipped because they passed while no server ran: only the last one counts.
+/// Maximum number of passed deadlines that are examined to find the last one. More than one passes only while no server runs.
 const PASSED_DEADLINES_MAX: u32 = 1_000;
 
 /// Data about the jobs with events, and about jobs with incidents that are due for a check.
@@ -80,12 +79,12 @@ impl<'a> JobFacts<'a> {
         Ok(())
     }
 
-    /// The job with this id, if it is one of these.
+    /// The job with this id; `None` if these facts do not include it.
     pub(super) fn job(&self, id: JobId) -> Option<&WatchedJob> {
         self.jobs.get(&id)
     }
 
-    /// The observations of a rule about events: of the jobs with events, and of its incidents that are due for a check.
+    /// The observations of a rule about events, for the jobs with events, and for the rule's incidents that are due for a check.
     pub(super) fn observe_events(
         &self,
         rule: &RuleRecord,
@@ -180,7 +179,7 @@ pub(super) fn judge_runs(condition: &Condition, newest_runs: &[EndedRun], events
     }
 }
 
-/// The newest runs of a job, followed by older ones from its events. In a flood of failures, a look takes more events than it reads runs,
+/// The newest runs of a job, followed by older runs from the job's events. In a flood of failures, a look takes more events than it reads runs,
 /// and each event must count.
 fn with_older(newest_runs: &[EndedRun], events: &[&AlertEvent]) -> Vec<EndedRun> {
     let known_runs: BTreeSet<RunId> = newest_runs.iter().map(|run| run.run).collect();
@@ -203,7 +202,7 @@ pub(super) fn is_full(count: usize, limit: u32) -> bool {
 pub(super) struct NewestEnds {
     /// The runs, the newest first.
     pub(super) runs: Vec<EndedRun>,
-    /// Whether the job has older runs, which were not read.
+    /// Whether the job may have older runs, which were not read.
     has_older: bool,
 }
 
@@ -281,7 +280,7 @@ pub(super) async fn watched_page(
     Ok((jobs, last_name))
 }
 
-/// Result for a page of jobs.
+/// Result of checking a page of jobs.
 pub(super) struct SweepResult {
     pub(super) observations: Vec<Observation>,
     pub(super) rule_check: RuleCheck,
@@ -320,7 +319,7 @@ fn next_check(spec: &RuleSpec, now: Timestamp, next_at: Option<Timestamp>) -> Op
     }
 }
 
-/// When a rule that is saved now becomes due for the first time.
+/// When a rule that is saved now becomes due for the first time; `None` for a disabled rule and for a rule about events.
 pub(super) fn first_check(spec: &RuleSpec, now: Timestamp) -> Option<Timestamp> {
     match (spec.condition.kind(), &spec.condition) {
         _ if !spec.enabled => None,

@@ -15,7 +15,7 @@ use super::facts::is_full;
 use super::states::app_subject;
 use crate::node::Node;
 
-/// Tokens read per query.
+/// Number of tokens that one statement reads.
 const TOKEN_COUNT: u32 = 500;
 /// The namespace of a token's requests, if neither the request nor the token names one.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -73,7 +73,7 @@ fn present_executors(sessions: &[Session]) -> BTreeSet<(AppId, ExecutorId)> {
     present_sessions.map(|session| (session.app, session.executor)).collect()
 }
 
-/// Those of the executors that have the handler; all of them if no handler is given.
+/// The given executors that have the handler; all given executors if `handler` is `None`.
 async fn with_handler(
     node: &Node,
     executors: BTreeSet<(AppId, ExecutorId)>,
@@ -113,7 +113,7 @@ pub(super) async fn loop_failing(
     Ok(nodes.iter().map(|server| observe_node(server, judge_loops(server, length, now))).collect())
 }
 
-/// Whether a loop of a server has been failing; unknown if the server is dead, or has not reported yet.
+/// Whether a loop of a server has been failing for `length`; unknown if the server is dead, or has not reported yet.
 fn judge_loops(node: &cluster::Node, length: Duration, now: Timestamp) -> ConditionState {
     let loops = &node.report.loops;
     if loops.is_empty() || !node.is_living(now) {
@@ -122,7 +122,8 @@ fn judge_loops(node: &cluster::Node, length: Duration, now: Timestamp) -> Condit
     judge::overdue(loops.iter().filter_map(|report| report.failing_since).min(), length, now)
 }
 
-/// The servers with a disk whose free space is below the bound.
+/// Observes for each server whether a disk has too little free space. `limits` is the required free space, as a percentage or in bytes; the
+/// percentage takes precedence.
 pub(super) async fn disk_low(
     node: &Node,
     limits: (Option<u32>, Option<u64>),
@@ -142,7 +143,7 @@ pub(super) async fn disk_low(
     Ok(observations.collect())
 }
 
-/// The servers whose TLS certificate expires soon, or has expired.
+/// Observes for each server whether its TLS certificate expires soon, or has expired.
 pub(super) async fn certificate_expiring(
     node: &Node,
     within: Duration,
@@ -157,8 +158,8 @@ fn observe_node(node: &cluster::Node, state: ConditionState) -> Observation {
     Observation { subject: node_subject(node), state, samples: Vec::new() }
 }
 
-/// Evaluates a condition on what a server reports about its host. `meets_condition` returns `None` if the host has no such resource. The result is
-/// unknown while the server is dead, or if it could not measure everything.
+/// Evaluates a condition on the resources of a server's host, as the server reports them. `meets_condition` returns `None` if the host has no
+/// such resource. The result is unknown while the server is dead, or if it could not measure everything.
 fn judge_host(
     node: &cluster::Node,
     meets_condition: impl Fn(&HostReport) -> Option<bool>,
@@ -200,7 +201,7 @@ pub(super) async fn token_expiring(
         let subject = (SubjectKind::Token, id.get());
         open_incidents.iter().any(|incident| (incident.subject.kind, incident.subject.id) == subject)
     };
-    // Compared with the tokens of its name only: there may be very many tokens.
+    // Each token is compared only with the tokens that have the same owner and name, since there may be very many tokens.
     let mut same_named: HashMap<_, Vec<&TokenRecord>> = HashMap::new();
     for token in &tokens {
         same_named.entry((token.owner, token.name.as_str())).or_default().push(token);
@@ -231,7 +232,8 @@ fn is_token_of_namespace(token: &TokenRecord, (namespace, name): (NamespaceId, &
     token.grants.iter().any(|grant| grant.namespace.map_or(is_default, |granted| granted == namespace))
 }
 
-/// Whether there is a newer token with the same name, owner and roles that ends no earlier, as a rotation creates one.
+/// Whether there is a newer token of the same kind, name, owner and roles that is not revoked and ends no earlier. A rotation creates such a
+/// token.
 fn is_replaced<'t>(token: &TokenRecord, others: impl IntoIterator<Item = &'t TokenRecord>) -> bool {
     others.into_iter().any(|newer| {
         newer.id > token.id

@@ -26,7 +26,7 @@ const OPEN_INCIDENTS_MAX: u32 = 2_000;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LookResult {
-    /// Its decisions are stored.
+    /// The look's decisions are stored.
     Done {
         /// How many incidents changed.
         count: u64,
@@ -251,7 +251,7 @@ impl<'a> LookContext<'a> {
         Ok(())
     }
 
-    /// If a rule was edited during an incident, adds the message about the incident's end for the channels that the incident was reported to
+    /// If a rule was edited during an incident, adds the message about the incident's end for the channels to which the incident was reported
     /// before. Some services keep an incident open until they receive that message. Expectations need no such message, since an edited
     /// expectation is another rule.
     async fn add_former_channels(
@@ -281,7 +281,8 @@ impl<'a> LookContext<'a> {
     }
 }
 
-/// Acknowledges an incident, with the message about that; `false` if another decision was stored first.
+/// Acknowledges an incident, and writes the messages about this. Returns false if another decision was stored first; returns true also if there
+/// is nothing to acknowledge.
 pub(super) async fn acknowledge_once(
     node: &Node,
     namespace: NamespaceId,

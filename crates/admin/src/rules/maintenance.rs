@@ -23,7 +23,7 @@ const SAVE_TIMEOUT: Duration = Duration::from_secs(5);
 pub enum WindowEnd {
     /// At an instant.
     At(Timestamp),
-    /// After a length of time.
+    /// A length of time after the start of the window.
     After(Duration),
 }
 
@@ -32,16 +32,16 @@ pub enum WindowEnd {
 pub struct MaintenanceRequest {
     /// The app with its name; `None` for all jobs of the namespace.
     pub app: Option<(AppId, String)>,
-    /// Its begin; `None` for as soon as possible.
+    /// The start of the window; `None` for as soon as possible.
     pub starts_at: Option<Timestamp>,
     pub end: WindowEnd,
-    /// What happens to the fires inside.
+    /// What happens to the fires inside the window.
     pub fires: FiresInside,
     /// The user's reason, shown with the window.
     pub reason: String,
 }
 
-/// Minimum time from now to the start of a new window: fires are claimed ahead, and a claimed fire is not withdrawn.
+/// Minimum time from now to the start of a new window. It is needed because fires are claimed ahead, and a claimed fire is not withdrawn.
 #[must_use]
 pub fn maintenance_lead(node: &Node) -> Duration {
     node.shared().config.maintenance_lead()
@@ -112,7 +112,7 @@ pub async fn add_maintenance(
     Ok(record)
 }
 
-/// Ends a maintenance window now; one that has not begun never starts. A window that has already ended is not changed.
+/// Ends a maintenance window now. A window that has not begun never starts. A window that has already ended is not changed.
 ///
 /// # Errors
 /// [`RuleError::NotFound`], or the store's.

@@ -1,8 +1,8 @@
 //! Alert rules: in each period, one node evaluates everything that is due, and writes incidents with their messages.
 //!
-//! One evaluation of a namespace is called a look. If nothing is due, nothing is read. The decisions of a look are written in one
-//! transaction, which checks that the namespace's alerts still have the version on which the decisions are based. If another node has
-//! decided since, or a decision is repeated after a crash, nothing is written.
+//! One evaluation of a namespace is called a look. If nothing is due, no look takes place. The decisions of a look are written in one
+//! transaction, which checks that the namespace's alerts still have the version on which the decisions are based. If another node has decided
+//! since, or a decision is repeated after a crash, nothing is written.
 
 mod expects;
 mod facts;
@@ -38,7 +38,7 @@ const KEPT_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
 /// How often incidents, silences and windows older than [`KEPT_FOR`] are deleted.
 const FORGET_PERIOD: Duration = Duration::from_secs(600);
 const FORGET_BATCH: u32 = 500;
-/// Maximum number of batches per pass, so that looks are not delayed for long. A day's passes delete about three million incidents.
+/// Maximum number of batches per pass, so that looks are not delayed for long. A day's passes delete up to about three million incidents.
 const FORGET_BATCHES_MAX: u32 = 40;
 /// Number of jobs whose next evaluation one transaction postpones.
 const POSTPONED_COUNT: usize = 500;
@@ -46,8 +46,9 @@ const POSTPONED_COUNT: usize = 500;
 const LOOK_COUNT_MAX: u32 = 20;
 /// Maximum number of lost looks ([`look::LookResult::Lost`]) per namespace and tick.
 const LOST_LOOKS_MAX: u32 = 3;
-/// The name of the pass, for [`rondel_store::Upkeep::begin_pass`].
+/// The name of the pass that evaluates rules, for [`rondel_store::Upkeep::begin_pass`].
 const LOOK_PASS: &str = "alert_rules";
+/// The name of the pass that deletes old incidents, silences and windows.
 const FORGET_PASS: &str = "forget_incidents";
 
 /// The loop that evaluates the rules of all namespaces.
@@ -67,8 +68,9 @@ impl RuleLoop {
         self.node.shared().config.alert_rules_period
     }
 
-    /// Looks at these namespaces in turn until nothing is due. A flood of events or an unreadable row in one namespace does not delay the
-    /// others: the error is returned after the others had their turns. Returns the number of incidents changed.
+    /// Looks at these namespaces in turn until nothing is due, at most [`LOOK_COUNT_MAX`] times each and until `deadline`. A flood of events or
+    /// an unreadable row in one namespace does not delay the others: an error that is not transient is returned after the others had their
+    /// turns. Returns the number of incidents changed.
     async fn look_until_done(
         &mut self,
         mut due_namespaces: Vec<NamespaceId>,

@@ -21,7 +21,7 @@ impl NotedSuccesses {
         }
     }
 
-    /// Takes out all noted successes, keyed by their namespaces.
+    /// Removes and returns all noted successes, keyed by their namespaces.
     pub(super) fn take(&self) -> BTreeMap<NamespaceId, Vec<(JobId, Timestamp)>> {
         let newest_by_job = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let mut successes_by_namespace: BTreeMap<NamespaceId, Vec<(JobId, Timestamp)>> = BTreeMap::new();

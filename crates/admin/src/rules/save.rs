@@ -27,13 +27,13 @@ const REASON_LEN_MAX: usize = 1_000;
 /// How many times the server tries to store an acknowledgement together with its message. A try fails if another decision of the namespace
 /// is stored first.
 const ACKNOWLEDGE_TRIES: u32 = 5;
-/// Number of pages of jobs that a dry run checks.
+/// Maximum number of pages of jobs that a dry run checks.
 const DRY_RUN_PAGES_MAX: u32 = 4;
 /// Maximum number of jobs with failed or skipped runs that a dry run evaluates.
 const DRY_RUN_JOBS_MAX: u32 = 100;
 /// Maximum number of subjects that a dry run names.
 const NAMED_SUBJECTS_MAX: usize = 20;
-/// A dry run finds the jobs with failed or skipped runs by the runs of this last period.
+/// How far back a dry run looks for failed and skipped runs.
 const UNSUCCESSFUL_WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of failed or skipped runs that a dry run reads.
 const UNSUCCESSFUL_ROWS_MAX: u32 = 10_000;
@@ -44,10 +44,10 @@ pub enum RuleError {
     /// The document is invalid.
     #[error("the rule has {}, the first is {}", counted(.0.len(), "error"), .0.first().map_or_else(String::new, ToString::to_string))]
     Invalid(Vec<FieldError>),
-    /// Another caller changed it first.
+    /// Another caller changed the rule first.
     #[error("the rule was changed meanwhile, its version is {version}")]
     Conflict {
-        /// Its current version, 0 if it was deleted.
+        /// The rule's current version; 0 if it was deleted.
         version: i64,
     },
     /// The namespace has reached its maximum.
@@ -68,11 +68,11 @@ pub enum RuleError {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedRule {
-    /// The rule as it is now.
+    /// The rule as it is stored after the save.
     pub record: RuleRecord,
     /// Whether the rule was created.
     pub is_new: bool,
-    /// Warnings for its author, although the rule is valid.
+    /// Warnings for the rule's author, although the rule is valid.
     pub warnings: Vec<String>,
 }
 
@@ -90,15 +90,15 @@ pub struct SilenceRequest {
 pub struct DryRun {
     /// The first subjects for which the condition holds.
     pub subjects: Vec<Subject>,
-    /// The number of such subjects among those that were checked.
+    /// The number of such subjects among the checked subjects.
     pub count: u64,
     /// How many subjects were checked; `None` if all were.
     pub looked_at: Option<u64>,
     /// The instant of the evaluation.
     pub at: Timestamp,
-    /// The deadline, for a rule with a time of day.
+    /// The deadline of a rule with a time of day; `None` for any other rule.
     pub deadline: Option<ResolvedDeadline>,
-    /// Why the rule perhaps observes nothing.
+    /// Reasons why the rule may observe nothing.
     pub warnings: Vec<String>,
 }
 
@@ -108,11 +108,11 @@ pub struct ResolvedDeadline {
     pub zone: String,
     /// Runs planned at or after this instant count.
     pub counts_from: Timestamp,
-    /// When the rule is next due; `None` if no future day of its calendar is on one of its weekdays.
+    /// When the rule is next due; `None` if no future day of the rule's calendar is on one of the rule's weekdays.
     pub next: Option<Timestamp>,
 }
 
-/// Saves a rule.
+/// Saves a rule if it has the expected version; `None` means any.
 ///
 /// # Errors
 /// [`RuleError`].
@@ -175,7 +175,7 @@ fn deleted_channel_error(spec: &RuleSpec, name: &str) -> FieldError {
     FieldError::new(pointer, format!("there is no channel {name:?}: it was deleted meanwhile"))
 }
 
-/// Deletes a rule if it has the expected version; `None` means any. Its open incidents are resolved without a message.
+/// Deletes a rule if it has the expected version; `None` means any. The rule's open incidents are resolved without a message.
 ///
 /// # Errors
 /// [`RuleError::NotFound`], [`RuleError::Conflict`], or the store's.
@@ -192,8 +192,8 @@ pub async fn delete_rule(
     }
 }
 
-/// Acknowledges an incident: its message is not repeated, and it does not escalate. The channels that it was reported to get a message,
-/// unless another decision is stored first at each try. Returns the incident as it is now.
+/// Acknowledges an incident: its message is not repeated, and it does not escalate. The channels to which the incident was reported get a
+/// message, unless another decision is stored first at each try. Returns the incident as it is now.
 ///
 /// # Errors
 /// [`RuleError::NotFound`], or the store's.
@@ -307,7 +307,7 @@ pub async fn dry_run(node: &Node, namespace: (NamespaceId, &str), spec: &RuleSpe
     })
 }
 
-/// The observations for the jobs in the scope of a rule, and how many jobs were checked; `None` if all were.
+/// The observations for the jobs in the scope of a rule, and the number of checked jobs, which is `None` if all jobs were checked.
 async fn observe_scope(
     node: &Node,
     namespace: NamespaceId,

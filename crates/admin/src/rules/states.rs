@@ -18,7 +18,7 @@ use super::facts::{is_in_scope, job_subject};
 use super::fleet;
 use crate::node::Node;
 
-/// Maximum number of jobs with open runs that one look takes per server: those whose runs have waited longest.
+/// Maximum number of jobs with open runs that one look reads per server. Jobs whose runs were planned earliest are read first.
 const OPEN_JOBS_MAX: u32 = 5_000;
 /// Maximum number of jobs for which a sample run is read: more jobs are reported as a group.
 const SAMPLE_COUNT: usize = 100;
@@ -49,7 +49,7 @@ pub(super) fn check_period(condition: &Condition, loop_period: Duration) -> Dura
         Condition::TokenExpiring { .. } => TOKEN_PERIOD,
         _ => FAST_PERIOD,
     };
-    // A server that looks more often than usual, as in tests, also checks these more often.
+    // A server that looks more often than usual, as in tests, also checks these conditions more often.
     usual_period.min(loop_period * 5)
 }
 
@@ -153,7 +153,7 @@ pub(super) async fn late_jobs(
 ) -> Result<Vec<(WatchedJob, Observation)>, StoreError> {
     let mut open_jobs = Vec::new();
     for status in [RunStatus::Pending, RunStatus::Waiting] {
-        // A run that waits for its next attempt did start in time.
+        // A run that waits for its next attempt has already started, so it does not count as late.
         let begun_by = now - shortest;
         let query =
             OpenQuery { namespace, status, due_by: now, begun_by, first_attempts_only: true, limit: OPEN_JOBS_MAX };
@@ -240,7 +240,7 @@ fn rare_jobs(owners: &[i64], sketches: &HashMap<JobId, Sketch>) -> Vec<i64> {
     owners.iter().copied().filter(|owner| count(*owner) < judge::USUAL_MIN_RUNS).collect()
 }
 
-/// The durations of these jobs' runs that were planned within this time, counted in buckets of this length.
+/// The durations of these jobs' runs that were planned within the last `window`, from the counts of each `step`.
 async fn durations(
     node: &Node,
     owners: &[i64],

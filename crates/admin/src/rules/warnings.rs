@@ -19,7 +19,7 @@ pub async fn rule_warnings(node: &Node, namespace: NamespaceId, spec: &RuleSpec)
         warnings.push("it names no channel: its incidents are shown in the console and sent nowhere".to_owned());
     }
     for name in spec.channel_names().collect::<BTreeSet<&str>>() {
-        // The page of a channel that cannot be read shows why: it is no problem of the rule.
+        // An unreadable channel is no problem of the rule. The channel's page shows why the channel cannot be read.
         if let Ok(Some(channel)) = node.store().channel(namespace, name).await
             && !channel.is_enabled
         {
@@ -44,7 +44,8 @@ pub(super) async fn scope_warning(
     Ok(Some(format!("there is no {missing_name}: nothing can be observed until there is one")))
 }
 
-/// The warnings for the authors of silences, per silence. A rule with one of the hidden names is treated like one that does not exist.
+/// The warnings for the authors of these silences, as one list per silence. A rule with one of the hidden names is treated like a rule that does
+/// not exist.
 ///
 /// # Errors
 /// The store's.

@@ -52,7 +52,8 @@ impl Address {
         &self.url
     }
 
-    /// The name of the executor: host and port, plus a hash if the address has more than these.
+    /// The name of the executor: host and port, if the address consists of them and they form a valid name; otherwise `x-`, host and port, and a
+    /// hash of the address.
     #[must_use]
     pub fn name(&self) -> String {
         let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']);

@@ -1,5 +1,5 @@
-//! Addresses of XXL-JOB executors: parsing them, checking which ones this server may call, and registering them by hand. The calls
-//! themselves are in `rondel-xxl`.
+//! Addresses of XXL-JOB executors: parsing them, checking whether this server may call them, and registering them by hand. The calls themselves
+//! are in `rondel-xxl`.
 
 mod address;
 
@@ -42,7 +42,7 @@ pub enum ByHandError {
     Store(#[from] StoreError),
 }
 
-/// Parses an address, and checks that a server with these networks may call it. A host name is resolved only when it is called.
+/// Parses an address, and checks that a server with these networks may call it. A host name is resolved only when the executor is called.
 ///
 /// # Errors
 /// A sentence with the address and the expected form.
@@ -92,7 +92,7 @@ pub async fn add_by_hand(node: &Node, app: &App, address: &str, token: &str) -> 
     Ok(executor)
 }
 
-/// Removes an executor that was registered by hand; false if there is none.
+/// Removes an executor that was registered by hand. Returns false if the app has no such executor.
 ///
 /// # Errors
 /// The store's.
@@ -101,7 +101,7 @@ pub async fn remove_by_hand(store: &dyn Store, app: &App, address: &str) -> Resu
     store.unregister_xxl_by_hand(app.id, text).await
 }
 
-/// Those of these executors whose token has expired or was revoked: their callbacks are refused, and they get no runs.
+/// The ids of the executors whose token is no longer valid for their app. Their callbacks are refused, and they get no runs.
 ///
 /// # Errors
 /// The store's.

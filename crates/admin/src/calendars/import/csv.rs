@@ -23,8 +23,8 @@ pub(super) fn read(text: &str) -> Result<Days, ImportError> {
     Ok(days)
 }
 
-/// The line on which a record begins. The reader's own count has the line where the record before it ended: it is too small after `\r\n`
-/// and after empty lines.
+/// The line on which a record begins, counted from 1. The reader's own count is the line on which the record before it ended, which is too small
+/// after `\r\n` and after empty lines.
 fn line_of(text: &str, position: &csv::Position) -> u64 {
     let text_after =
         usize::try_from(position.byte()).ok().and_then(|byte| text.as_bytes().get(byte..)).unwrap_or_default();

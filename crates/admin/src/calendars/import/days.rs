@@ -48,7 +48,8 @@ pub(super) enum DayKind {
 }
 
 impl Days {
-    /// Adds the days from `first_day` to `last_day`.
+    /// Adds the days from `first_day` to `last_day`. A day that is added again keeps its first name. Fails if `last_day` is before `first_day`,
+    /// or if more than [`DAY_COUNT_MAX`] days have been added.
     pub(super) fn add_span(
         &mut self,
         kind: DayKind,
@@ -120,7 +121,7 @@ fn truncate_name(name: &str) -> &str {
     &name[..name.floor_char_boundary(NAME_LEN_MAX)]
 }
 
-/// Parses `2026-10-01` or `20261001`; `None` outside the years that a calendar can list.
+/// Parses `2026-10-01` or `20261001`; `None` for other text, and for a date outside the years that a calendar can list.
 pub(super) fn parse_date(text: &str) -> Option<NaiveDate> {
     use chrono::Datelike as _;
     let text = text.trim();

@@ -73,7 +73,7 @@ pub(super) fn read(text: &str, years: Option<(i32, i32)>) -> Result<Days, Import
     }
 }
 
-/// Joins folded lines: a line that begins with a space or a tab continues the line before.
+/// Joins folded lines: a line that begins with a space or a tab continues the line before. Empty lines are left out.
 fn unfold(text: &str) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for (number, raw_line) in (1..).zip(text.split('\n')) {
@@ -87,8 +87,9 @@ fn unfold(text: &str) -> Vec<Line> {
     lines
 }
 
-/// Splits a line such as `DTSTART;VALUE=DATE:20261001`, at its first colon outside quotes, into its name, in capitals, and its value. The
-/// parameters of a date (`VALUE`, `TZID`) are ignored: the value's form shows whether it is a date.
+/// Splits a line such as `DTSTART;VALUE=DATE:20261001`, at its first colon outside quotes, into its name, in capitals, and its value. Returns
+/// `None` if there is no such colon, or no valid name before it. The parameters of a date (`VALUE`, `TZID`) are ignored: the value's form shows
+/// whether it is a date.
 fn split_property(line: &str) -> Option<(String, &str)> {
     let mut is_in_quotes = false;
     let colon = line.char_indices().find(|(_, c)| {
@@ -102,7 +103,7 @@ fn split_property(line: &str) -> Option<(String, &str)> {
 }
 
 impl Event {
-    /// Reads one property of the event.
+    /// Stores one property of the event. Ignores a property that does not affect the event's days.
     fn read_property(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
             "DTSTART" => self.start = Some(parse_day(name, value)?),
@@ -163,7 +164,7 @@ fn parse_day(name: &str, value: &str) -> Result<NaiveDate, String> {
     parse_date(text).ok_or_else(|| format!("{name} {excerpt:?} is no date such as 20261001 from 1970 to 2199"))
 }
 
-/// Parses a duration in whole days: `P3D`, `P2W`.
+/// Parses a duration in whole days, at most [`DAY_COUNT_MAX`]: `P3D`, `P2W`.
 fn parse_day_count(value: &str) -> Result<u64, String> {
     let length_text = value.trim().strip_prefix('P');
     let day_count = length_text.and_then(|text| {

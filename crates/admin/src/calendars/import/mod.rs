@@ -21,7 +21,8 @@ pub enum ImportFormat {
     Csv,
 }
 
-/// Converts a file to a calendar rule. `years` (first and last) limits events that repeat each year without end.
+/// Converts a file to a calendar rule. `years` (first and last) limits the events that repeat. Without `years`, an event that repeats without
+/// end is an error.
 ///
 /// # Errors
 /// What is wrong with the file, and in which line.

@@ -14,13 +14,12 @@ pub(super) struct Recurrence {
     until: Option<NaiveDate>,
     month: Option<u32>,
     month_day: Option<u32>,
-    /// `4TH`: the fourth Thursday of the month; a negative number counts from its end.
+    /// `4TH`: the fourth Thursday of the month; a negative number counts from the end of the month.
     weekday: Option<(i32, Weekday)>,
 }
 
 impl Recurrence {
-    /// Parses a rule. Refuses a rule that does not give one day per year; the error names the part that is not
-    /// supported.
+    /// Parses a rule. Refuses a rule that does not give one day per year; the error names the part that is not supported.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut rule = Self { interval: 1, count: None, until: None, month: None, month_day: None, weekday: None };
         let mut is_yearly = false;
@@ -62,7 +61,8 @@ impl Recurrence {
         if is_yearly { Ok(rule) } else { Err("an RRULE has no FREQ".to_owned()) }
     }
 
-    /// The days on which the event begins; the first is `start` itself, if the rule matches it.
+    /// The days on which the event begins, from `start` on and within `years` (first and last). Fails if neither the rule nor `years` ends the
+    /// repetition.
     pub(super) fn start_days(&self, start: NaiveDate, years: Option<(i32, i32)>) -> Result<Vec<NaiveDate>, String> {
         if self.count.is_none() && self.until.is_none() && years.is_none() {
             return Err("repeats each year without end: give the years, as in years=2026..2030".to_owned());

@@ -20,7 +20,7 @@ pub struct AccountUpdate {
     pub is_new: bool,
     /// Whether the account is to be linked to the provider: it has no password, and signs in through the provider for the first time.
     pub links_to_provider: bool,
-    /// The account's earlier roles, if the user's groups give it other roles.
+    /// The account's earlier roles, if the user's groups give it other roles; `None` for a new account.
     pub grants_before: Option<Vec<Grant>>,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Exchange<'a> {
 }
 
 impl Exchanges {
-    /// Begins an exchange, unless there are too many.
+    /// Begins an exchange; `None` if there are already too many.
     pub(super) fn begin(&self, address: Option<IpAddr>) -> Option<Exchange<'_>> {
         let network = address.map(network).unwrap_or_default();
         let mut counts = self.counts();

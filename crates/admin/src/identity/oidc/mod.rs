@@ -1,6 +1,6 @@
-//! Signing in through an OIDC provider: authorization code, with PKCE, a nonce and a state.
+//! Signing in through an OIDC provider, by an authorization code with PKCE, a nonce and a state.
 //!
-//! - `pending_sign_in` is a sign-in in progress, stored only in the browser; `http` is the bounded client; `exchanges` limits its use per address;
+//! - `pending_sign_in` is a sign-in in progress, stored only in the browser; `http` is the bounded client; `exchanges` limits the exchanges of codes;
 //!   `provider` sends the requests to the provider and checks its token;
 //! - [`Identity`] is the user as the provider's token describes them, `account` finds or creates their account; `roles` maps groups to roles.
 //!
@@ -51,7 +51,7 @@ pub struct OidcConfig {
     pub redirect_url: String,
     /// The scopes that are requested in addition to `openid`.
     pub scopes: Vec<String>,
-    /// The claim of the token with the groups.
+    /// The claim of the token that lists the user's groups.
     pub groups_claim: String,
     /// The roles that each group of the provider gives; if empty, administrators of Rondel assign roles to accounts.
     pub group_roles: Vec<GroupRole>,
@@ -103,7 +103,7 @@ fn check_url(text: &str) -> Result<Url, String> {
 /// Why a user is not signed in.
 #[derive(Debug, thiserror::Error)]
 pub enum OidcError {
-    /// The provider could not be reached. The text is only for the log, since it may describe the network.
+    /// The provider could not be asked, or too many sign-ins are in progress. The text is only for the log, since it may describe the network.
     #[error("the provider of sign-ins does not answer: {0}")]
     Unavailable(String),
     /// The provider or this server refused the sign-in.
@@ -136,7 +136,7 @@ pub struct Callback {
     pub state: Option<String>,
     /// The provider's code.
     pub code: Option<String>,
-    /// The provider's refusal.
+    /// The error that the provider reported.
     pub error: Option<String>,
     /// The issuer, if the provider states it.
     pub issuer: Option<String>,
@@ -221,7 +221,7 @@ impl Oidc {
     /// The account of a user whom the provider has authenticated; `id` is used if the account is created.
     ///
     /// # Errors
-    /// There is no account, it is locked out, or the store fails.
+    /// There is no account with the user's address, the user may not sign in to it, or the store fails.
     pub async fn account(
         &self,
         store: &dyn Store,

@@ -12,11 +12,11 @@ use sha2::{Digest as _, Sha256};
 
 use crate::identity::tokens::{Token, hex};
 
-/// Time limit for the user at the provider.
+/// How long the user may take at the provider.
 pub const LIFETIME: Duration = Duration::from_secs(10 * 60);
 /// Maximum difference between the clocks of two nodes: one node may begin a sign-in that another one finishes.
 const CLOCK_SKEW_MAX: Duration = Duration::from_secs(60);
-/// Maximum length of a cookie; longer ones are refused.
+/// Maximum length of a cookie, in bytes; a longer cookie is refused.
 const COOKIE_LEN_MAX: usize = 1_024;
 
 /// The key that all servers of a database share.
@@ -62,7 +62,7 @@ impl PendingSignIn {
         Self { cookie: format!("{body}.{}", key.seal(&body)), next_path: next_path.to_owned() }
     }
 
-    /// Reads the sign-in from a cookie; `None` unless a server with this key created it and it is not too old.
+    /// Reads the sign-in from a cookie; `None` unless a server with this key created the cookie and the sign-in is not too old.
     pub(super) fn from_cookie(key: &Key, cookie: &str, now: Timestamp) -> Option<Self> {
         if cookie.len() > COOKIE_LEN_MAX {
             return None;
@@ -89,7 +89,7 @@ impl PendingSignIn {
         &self.next_path
     }
 
-    /// Whether this is the sign-in's state. Digests are compared, so that the duration does not reveal how much of the state is right.
+    /// Whether `state` is the sign-in's state. Digests are compared, so that the duration does not reveal how much of the state is right.
     pub(super) fn has_state(&self, state: &str) -> bool {
         Sha256::digest(self.state()) == Sha256::digest(state)
     }

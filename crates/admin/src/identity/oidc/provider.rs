@@ -38,13 +38,13 @@ const METADATA_AGE_MAX: Duration = Duration::from_secs(3600);
 const KEYS_AGE_MAX: Duration = Duration::ZERO;
 /// Timeout for reading the provider's document and keys.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(8);
-/// How long no call is made after a failed one. Sign-ins that waited for the failed call share its error.
+/// How long the document and keys are not read again after a failed call. Sign-ins that waited for the failed call share its error.
 const FAILED_PAUSE: Duration = Duration::from_secs(3);
 /// Maximum error of the provider's clock.
 const CLOCK_SKEW_MAX: Duration = Duration::from_secs(60);
 /// Maximum length of a client secret, in bytes.
 const SECRET_LEN_MAX: usize = 4_096;
-/// Allowed signature algorithms: the asymmetric ones, whose private keys only the provider has.
+/// Allowed signature algorithms. All are asymmetric, so that only the provider has the private keys.
 const ALGORITHMS: [Alg; 9] = [
     Alg::RsaSsaPkcs1V15Sha256,
     Alg::RsaSsaPkcs1V15Sha384,
@@ -63,7 +63,7 @@ pub struct Identity {
     /// The email address that the provider has verified, in lower case.
     pub email: String,
     pub display_name: Option<String>,
-    /// Their groups at the provider.
+    /// The user's groups at the provider.
     pub groups: Vec<String>,
 }
 
@@ -109,7 +109,7 @@ impl Provider {
         Ok(url.into())
     }
 
-    /// Exchanges a code for a token, and returns the user that it describes.
+    /// Exchanges a code for a token, and returns the user that the token describes.
     pub(super) async fn identity(
         &self,
         config: &OidcConfig,
@@ -173,8 +173,8 @@ impl Provider {
         token.to_string().parse().map_err(|_| Refusal::Token("it cannot be read".to_owned()).into())
     }
 
-    /// The provider's document and keys, not older than `age_max`, and the client to call it with. If the provider does not answer, its
-    /// last answer is used.
+    /// The provider's document and keys, not older than `age_max`, and the client for calls to the provider. If the provider does not answer,
+    /// its last answer is used.
     async fn metadata(
         &self,
         config: &OidcConfig,
@@ -249,7 +249,7 @@ fn verify_token(
         |instant: Timestamp| DateTime::<Utc>::from_timestamp_millis(instant.as_millis()).unwrap_or_default();
     let (earliest, latest) = (date_time(now.saturating_sub(CLOCK_SKEW_MAX)), date_time(now + CLOCK_SKEW_MAX));
     let client_id = ClientId::new(config.client_id.clone());
-    // A public-client verifier, because it does not accept a signature that was made with the client secret.
+    // Uses a public-client verifier, because it does not accept a signature that was made with the client secret.
     let verifier =
         CoreIdTokenVerifier::new_public_client(client_id, metadata.issuer().clone(), metadata.jwks().clone())
             .set_allowed_algs(ALGORITHMS)
@@ -302,7 +302,7 @@ fn groups(claim: Option<&Value>) -> Vec<String> {
     }
 }
 
-/// Reads the secret from a file.
+/// Reads the secret from a file. Refuses a file that is exposed to other users of the host.
 pub(super) fn read_secret(file: &Path) -> Result<String, String> {
     let path = file.display();
     let read_file = || {

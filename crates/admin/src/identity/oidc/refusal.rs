@@ -1,6 +1,6 @@
 //! Why a sign-in through the provider is refused: each reason is a sentence with a remedy.
 
-/// The reason of a refusal. The email address, if there is one, is the one that the provider reports.
+/// The reason of a refusal. An email address in it is the address that the provider reports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The state does not belong to this browser.
@@ -27,7 +27,7 @@ pub enum Refusal {
          email_verified"
     )]
     NoEmail,
-    /// The provider has not checked the address.
+    /// The provider has not verified the address.
     #[error("the provider has not verified the address {0}; verify it there, then sign in again")]
     NotVerified(String),
     /// The address cannot name an account.

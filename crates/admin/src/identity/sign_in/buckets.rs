@@ -1,6 +1,6 @@
-//! Counters of attempts. Names and addresses are hashed into buckets, so that unknown clients occupy only a bounded number of rows. The
-//! hash has a key that the servers of a database share: without it, no client can choose names or addresses that fall into the bucket of
-//! another client and block it.
+//! Counters of attempts. Names and addresses are hashed into buckets, so that unknown clients occupy only a bounded number of rows. The hash has
+//! a key that the servers of a database share. Without this key, no client can choose names or addresses that fall into the bucket of another
+//! client and block it.
 
 use std::net::IpAddr;
 
@@ -13,10 +13,11 @@ use crate::identity::tokens::Token;
 
 /// The name of the key in the store.
 const KEY_NAME: &str = "sign_in_buckets";
-/// Number of buckets for unknown names and for addresses: a bound on the rows that unknown clients occupy.
+/// Number of buckets for unknown names: a bound on the rows that unknown clients occupy.
 const UNKNOWN_BUCKETS: u64 = 4_096;
+/// Number of buckets for addresses: a bound on the rows of their counters.
 const ADDRESS_BUCKETS: u64 = 65_536;
-/// Distance between the buckets of addresses and those of arrivals (browsers that return from the provider). The buckets of accounts at
+/// Distance between the buckets of addresses and the buckets of arrivals (browsers that return from the provider). The buckets of accounts at
 /// known addresses lie in between.
 const ADDRESS_BUCKETS_SPAN: i64 = 2_000_000;
 /// Number of buckets for one-time values. Two values that share a bucket by chance count as the same: the user of the second value must begin

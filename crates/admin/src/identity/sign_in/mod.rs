@@ -1,5 +1,5 @@
-//! Signing in: checks a name and a password, and bounds the number of attempts. The resulting sign-ins are stored, so that every node knows
-//! them and each can be ended.
+//! Signing in: checks a name and a password, and bounds the number of attempts. The resulting sign-ins are stored, so that every node knows them
+//! and each sign-in can be ended.
 
 mod buckets;
 
@@ -23,7 +23,7 @@ pub const SETUP_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 pub const IDLE_MAX: Duration = Duration::from_secs(12 * 3600);
 /// Maximum lifetime of a sign-in.
 pub const SESSION_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Maximum number of concurrent sign-ins of one account; a new one replaces the oldest.
+/// Maximum number of concurrent sign-ins of one account; a further sign-in replaces the oldest.
 const SESSION_COUNT_MAX: u32 = 50;
 /// How precisely the last use of a sign-in is recorded.
 const USE_PERIOD: Duration = Duration::from_secs(60);
@@ -71,7 +71,7 @@ pub async fn by_password(
     now: Timestamp,
 ) -> Result<SignIn, SignInError> {
     let account = store.account_by_name(name).await?;
-    // This is also queried for an unknown name, so that the answer takes as long as for a known one.
+    // The address is also queried for an unknown name, so that the answer takes as long as for a known name.
     let id = account.as_ref().map_or(AccountId::new(0), |account| account.id);
     let is_known_address = match address {
         Some(address) => store.is_known_address(id, &network(address)).await?,
@@ -79,8 +79,8 @@ pub async fn by_password(
     };
     let buckets = Buckets::of(store, now).await?;
     let account_bucket = account.as_ref().map_or_else(|| buckets.of_unknown_name(name), |account| account.id.get());
-    // A user who has signed in from this address before has a separate counter. Guesses from other addresses, or by other clients behind
-    // the same address, do not block this user.
+    // A user who has signed in from this address before has a separate counter. Guesses from other addresses, or at other accounts from this
+    // address, do not block this user.
     let attempt_limits = match account.as_ref().filter(|_| is_known_address) {
         Some(account) => vec![(buckets.of_known_address(account.id, address), ACCOUNT_ATTEMPT_COUNT_MAX)],
         None => {
@@ -134,7 +134,7 @@ pub async fn count_arrival(
     store.count_attempt(bucket, ARRIVAL_COUNT_MAX, ATTEMPT_WINDOW, now).await
 }
 
-/// Marks a one-time value as used, on all nodes; false if it was used within `window`.
+/// Marks a one-time value as used, on all nodes. Returns false if the value, or another value in its bucket, was used within `window`.
 ///
 /// # Errors
 /// The store's.
@@ -161,7 +161,7 @@ impl SignInOwner {
         }
     }
 
-    /// The owner of a sign-in by this link; `None` for a link that signs in no account.
+    /// The owner of a sign-in by this link; `None` for a link that does not sign in, such as the link for creating the first account.
     #[must_use]
     pub const fn of_link(link: &SignInLink) -> Option<Self> {
         match (link.account, link.token, link.minted_by) {
@@ -213,9 +213,9 @@ pub async fn begin(
     Ok(cookie)
 }
 
-/// Begins a sign-in of an account after its password was found right. Returns `None` if the account was locked, deleted or given another
-/// password since `account` was read. This is checked again because checking a password takes a while, and a change of the password ends
-/// only the sign-ins that exist by then.
+/// Begins a sign-in of an account after its password was verified. Returns `None` if the account was locked, deleted or given another password
+/// since `account` was read. This is checked again because checking a password takes a while, and a change of the password ends only the
+/// sign-ins that exist by then.
 ///
 /// # Errors
 /// The store's.
@@ -288,7 +288,7 @@ pub async fn by_hash(store: &dyn Store, hash: &str, now: Timestamp) -> Result<Op
     })
 }
 
-/// The name under which changes by this sign-in are recorded; `None` if its account or token was deleted.
+/// The name under which changes by a sign-in of `owner` are recorded; `None` if the owner's account or token was deleted.
 ///
 /// # Errors
 /// The store's.
@@ -372,7 +372,7 @@ pub async fn is_link_valid(
     }
 }
 
-/// Redeems a link: it cannot be used again. Returns `None` if it is not valid.
+/// Redeems a link, so that it cannot be used again. Returns `None` if the link is not valid.
 ///
 /// # Errors
 /// The store's.

@@ -26,12 +26,12 @@ use crate::node::Node;
 const COMPARED_AHEAD: std::time::Duration = std::time::Duration::from_secs(7 * 86_400);
 /// Maximum number of fires that one comparison reads, over all jobs of a list.
 const FIRE_COUNT_MAX: u32 = 200_000;
-/// Jobs read and compared per batch.
+/// Number of jobs that are read and compared in one batch.
 const BATCH: usize = 200;
-/// Jobs of an app read per page.
+/// Number of jobs of an app that one statement reads.
 const PAGE: u32 = 200;
 
-/// The calendars that the definitions of a list use; `None` for one that does not exist.
+/// The calendars that the definitions of a list use; `None` for a calendar that does not exist.
 type Calendars = HashMap<String, Option<FoundCalendar>>;
 
 /// The error for a job whose present definition this server cannot read.
@@ -44,7 +44,7 @@ struct Comparison {
     namespace: NamespaceId,
     now: Timestamp,
     calendars: Arc<Calendars>,
-    /// The channels of the namespace, if a definition in the list uses any.
+    /// The names of the channels of the namespace; empty if no definition in the list uses any.
     channels: Arc<BTreeSet<String>>,
     /// The scripts that the definitions in the list use.
     scripts: Arc<FoundScripts>,
@@ -55,7 +55,7 @@ struct Comparison {
     fires_left: u32,
 }
 
-/// The existing jobs that a batch is compared with.
+/// The existing jobs with which a batch is compared.
 struct ExistingJobs {
     now: Timestamp,
     records_by_name: HashMap<String, JobRecord>,
@@ -69,9 +69,8 @@ struct BatchPlan {
     fires_left: u32,
 }
 
-/// Compares a list with the existing jobs. `report` gets the jobs in the order of the list, then those that are to be
-/// removed. If an error is returned, the reported jobs must be discarded. Returns the names of the jobs in the list,
-/// parents first.
+/// Compares a list with the existing jobs. `report` gets the jobs in the order of the list, then the jobs to be removed. If an error is
+/// returned, the reported jobs must be discarded. Returns the names of the jobs in the list, parents first.
 pub(super) async fn compare(
     node: &Node,
     mut request: ApplyRequest,
@@ -124,8 +123,8 @@ async fn calendars_named(node: &Node, namespace: NamespaceId, specs: &[JobSpec])
     Ok(calendars)
 }
 
-/// The next page of jobs of an app that are not in the list and that no code declares; `None` at the end. A job that this server cannot
-/// read stays.
+/// The next page of jobs of an app that are not in the list and that no code declares; `None` at the end. A job that this server cannot read is
+/// left out, and so is not removed.
 async fn unlisted_jobs(
     node: &Node,
     namespace: NamespaceId,
@@ -136,7 +135,7 @@ async fn unlisted_jobs(
     let Some(last_job) = page.last() else { return Ok(None) };
     query.after_name = Some(last_job.name().to_owned());
     let mut page: Vec<JobRecord> = page.into_iter().filter_map(ListedJob::into_record).collect();
-    let is_declared = |job: &JobRecord| job.declared.as_ref().is_some_and(|it| it.undeclared_at.is_none());
+    let is_declared = |job: &JobRecord| job.declared.as_ref().is_some_and(|declared| declared.undeclared_at.is_none());
     page.retain(|job| !names.contains(job.spec.name.as_str()) && !is_declared(job));
     Ok(Some(page))
 }
@@ -298,7 +297,7 @@ fn plan(
 }
 
 impl ExistingJobs {
-    /// The changes that the edit makes to the fires of the next week.
+    /// The changes that the edit makes to the fires of the next week; `None` if it makes none.
     fn fires(&self, edit: &PlannedEdit, fires_left: &mut u32) -> Option<FireChanges> {
         let anchored_definition = |record: &JobRecord| {
             let definition = self.definitions.get(&(record.id, record.version))?;

@@ -16,7 +16,7 @@ pub(super) struct Neighbours {
     orphans: Vec<FieldError>,
 }
 
-/// Reads the jobs and edges that the parents in a list are checked against. `listed_jobs` has the jobs of the list that exist, `removed_jobs`
+/// Reads the jobs and edges against which the parents in a list are checked. `listed_jobs` has the jobs of the list that exist, `removed_jobs`
 /// the jobs to be removed. Returns `None` if the list names no parent and removes no job.
 pub(super) async fn neighbours(
     node: &Node,
@@ -66,7 +66,8 @@ async fn orphan_errors(
 }
 
 impl Neighbours {
-    /// Returns the errors of the parents in a list. For a long list this runs on a separate thread.
+    /// Returns the errors in the graph of jobs as it is after the list is applied. For a long list, the caller runs this check on a separate
+    /// thread.
     pub(super) fn check(self, specs: &[JobSpec], order: &[JobSpec]) -> Vec<FieldError> {
         let mut errors = self.missing_parent_errors(specs);
         if errors.is_empty() {

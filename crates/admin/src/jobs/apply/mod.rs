@@ -1,5 +1,5 @@
-//! Applies a list of definitions: which jobs it creates, changes, keeps and removes, and how that affects the coming fires. Everything is
-//! checked before anything is saved.
+//! Applies a list of definitions. A plan states which jobs are created, changed, kept and removed, and how this affects the coming fires.
+//! Everything is checked before anything is saved.
 
 mod compare;
 mod graph;
@@ -40,7 +40,7 @@ pub enum ApplyError {
     Store(#[from] StoreError),
 }
 
-/// What applying the list does to a job.
+/// The effect on a job of applying the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The job is created.
@@ -56,19 +56,19 @@ pub enum Action {
 /// The plan for one job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedJob {
-    /// Its position in the list; `None` if it is not in the list.
+    /// The job's position in the list; `None` if it is not in the list.
     pub index: Option<usize>,
     pub name: String,
     pub action: Action,
-    /// Its current version.
+    /// The job's current version; `None` if the job is to be created.
     pub version: Option<i64>,
-    /// The app that it currently belongs to.
+    /// The app to which the job currently belongs; `None` if the job is to be created.
     pub app: Option<AppId>,
-    /// The changes of its definition, field by field.
+    /// The changes of the job's definition, field by field.
     pub changes: Vec<Change>,
-    /// The changes of its fires in the next week; `None` if its schedule stays the same.
+    /// The changes of the job's fires in the next week; `None` if there are none.
     pub fires: Option<FireChanges>,
-    /// Warnings for its author.
+    /// Warnings for the author of the definition.
     pub warnings: Vec<JobWarning>,
 }
 
@@ -91,7 +91,7 @@ enum PlannedEdit {
 }
 
 impl ApplyPlan {
-    /// The jobs, in the order of the list, then those that are removed.
+    /// The jobs in the order of the list, then the jobs to be removed.
     pub fn jobs(&self) -> impl ExactSizeIterator<Item = &PlannedJob> {
         self.jobs.iter().map(|(job, _)| job)
     }

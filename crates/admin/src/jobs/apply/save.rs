@@ -14,9 +14,9 @@ use crate::jobs::{self, JobError, missing_calendar_error};
 use crate::node::Node;
 use rondel_core::error_chain::chain;
 
-/// How many new jobs one call of [`Saving::next`] saves at most.
+/// Maximum number of new jobs that one call of [`Saving::next`] saves.
 const CHUNK_LEN: usize = 512;
-/// Edits saved concurrently: databases flush the commits of concurrent transactions to disk together.
+/// Number of edits saved concurrently. Databases flush the commits of concurrent transactions to disk together.
 const CONCURRENT_EDIT_COUNT: usize = 8;
 
 /// Result for a planned job.
@@ -24,7 +24,7 @@ const CONCURRENT_EDIT_COUNT: usize = 8;
 pub struct SavedJob {
     /// The plan for the job.
     pub planned: PlannedJob,
-    /// The job as it is now; `None` if it was removed or kept.
+    /// The job as it is stored now; `None` if it was removed or kept.
     pub result: Result<Option<JobRecord>, JobError>,
 }
 
@@ -41,7 +41,7 @@ pub struct Saving {
     new_jobs: VecDeque<(PlannedJob, CheckedDefinition)>,
     /// Jobs to change, parents first, and then jobs to remove, parents last.
     other_edits: VecDeque<(PlannedJob, PlannedEdit)>,
-    /// Whether the store has failed: then nothing more is tried.
+    /// Whether the store has failed. If so, no more jobs are saved.
     is_broken: bool,
 }
 
