@@ -1,4 +1,4 @@
-//! The descent of tokens: a token ends together with the token that made it. Decides which token a new one descends from, and when it
+//! The descent of tokens: a token ends together with the token that made it. Decides which token a new token descends from, and when the new token
 //! expires.
 
 use rondel_admin::lineage::{self, CHAIN_LEN_MAX, Descent};
