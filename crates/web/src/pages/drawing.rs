@@ -70,7 +70,7 @@ pub(crate) fn axis(scale: Scale) -> Vec<AxisLabel> {
         let step_at = Timestamp::from_millis(first_ms + number * step_ms);
         let step_offset = offset_ms(step_at, zone);
         let shifted_at = Timestamp::from_millis(step_at.as_millis() + (offset_at_start - step_offset) % step_ms);
-        // If the clock skips this round time, the time does not exist.
+        // If the clock skips this round time, the label stays at the instant before the shift.
         if offset_ms(shifted_at, zone) == step_offset { shifted_at } else { step_at }
     });
     let label = |step_at: Timestamp| {
@@ -107,7 +107,7 @@ pub(crate) struct Bar {
     pub(crate) width: u32,
     pub(crate) y: u32,
     pub(crate) height: u32,
-    /// `None` for several runs.
+    /// The run to which the bar links. `None` for several runs, and for a run that has no link because the drawing has many runs.
     pub(crate) run: Option<rondel_core::RunId>,
     /// Whether it stands for a stretch of time that begins and ends at full quarters of an hour.
     pub(crate) is_stretch: bool,
@@ -197,7 +197,7 @@ enum MarkShape {
     Run,
     /// Successful runs that are joined, drawn like a run.
     Succeeded,
-    /// Failed runs that are joined, drawn as a line at the bottom.
+    /// Runs that failed, timed out or have an unknown outcome, joined and drawn as a line at the bottom.
     Trouble,
     /// Skipped fires that are joined, drawn as a line at the top.
     Skipped,

@@ -37,7 +37,7 @@ const SHORTEST_RANGE: Duration = Duration::from_secs(1);
 /// If a range of the length [`SHORTEST_RANGE`] has too many entries, at most this many further pages of it are read.
 const FURTHER_PAGE_COUNT_MAX: usize = 20;
 
-/// The URL's parameters of the page: up to when to show past fires, and the question "why".
+/// The query parameters of the page: up to when to show past fires, and the question "why".
 #[derive(Debug)]
 pub(crate) struct FiresQuery {
     to: Option<Timestamp>,
@@ -114,9 +114,7 @@ struct InstantAnswer {
     sentence: Vec<SentencePart>,
     class: &'static str,
     run: Option<RunId>,
-    /// The previous fire.
     previous_fire: Option<ShownInstant>,
-    /// The next fire.
     next_fire: Option<ShownInstant>,
 }
 
@@ -138,7 +136,7 @@ struct FiresPage {
     has_more: bool,
     /// The URL of the page with earlier fires.
     earlier_url: String,
-    /// Whether `past_day` reaches up to now, because the user chose no other end. Only then the page reloads its lists.
+    /// Whether the past fires reach up to now, because the user chose no other end. Only then does the page reload its lists.
     is_live: bool,
 }
 

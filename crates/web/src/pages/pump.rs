@@ -26,7 +26,7 @@ const ITEM_COUNT: u32 = 100;
 /// How many groups the page shows.
 const GROUP_COUNT: usize = 200;
 
-/// The URL's parameters for the list of items.
+/// The query parameters for the list of items.
 #[derive(Debug)]
 pub(super) struct ItemsQuery {
     state: Option<ItemState>,
