@@ -169,7 +169,7 @@ fn interrupted_body_problem() -> Problem {
     Problem::new(Code::InvalidJson, "the body broke off")
 }
 
-/// The maximum length of a body, and the caller and address whose limits it counts towards.
+/// The maximum length of a body, and the caller and the address towards whose limits the body counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyBound {
     pub(crate) len_max: usize,
@@ -190,7 +190,7 @@ impl BodyBound {
 /// for all bodies.
 pub(crate) type BodyShare = Vec<Share<Option<CallerKey>>>;
 
-/// Waits for a body. Its bytes count towards the limits of the caller and the server as they arrive.
+/// Waits for a body. With an authenticated caller, its bytes count towards the limits of the caller and the server as they arrive.
 pub(crate) async fn collect_up_to(
     request: Request,
     web: &Web,
@@ -257,7 +257,6 @@ pub(crate) fn read_value<T: DeserializeOwned + JsonSchema + 'static>(
     deserialize(pointer, value.into())
 }
 
-/// Reads `T` from a document.
 pub(crate) fn read_document<T: DeserializeOwned + JsonSchema + 'static>(document: Document) -> Result<T, Problem> {
     deserialize("", document)
 }
@@ -310,7 +309,7 @@ fn syntax_problem(error: &serde_json::Error) -> Problem {
     Problem::new(Code::InvalidJson, format!("{} at line {line}, column {column}", syntax_reason(error)))
 }
 
-/// The error's message without the position that `serde_json` appends.
+/// The error's message without the position that `serde_json` appends. Text that is nested too deeply gets a message of its own.
 fn syntax_reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rfind(" at line ") {

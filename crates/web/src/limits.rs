@@ -55,9 +55,9 @@ pub struct HttpLimits {
     pub applies: usize,
     /// Maximum number of such lists of one caller.
     pub applies_per_caller: usize,
-    /// Maximum number of event streams, and of followed logs.
+    /// Maximum number of event streams. The same maximum applies to followed logs, which are counted separately.
     pub live_streams: usize,
-    /// Maximum number of event streams, and of followed logs, of one caller.
+    /// Maximum number of event streams of one caller, and likewise of its followed logs.
     pub live_streams_per_caller: usize,
     /// Timeout for a TLS handshake, and for the head of a request.
     pub header_timeout: Duration,

@@ -61,7 +61,7 @@ impl RecheckedCaller {
         &self.caller
     }
 
-    /// Why the caller may no longer see this namespace or app; `None` while it may. Checked once per [`CHECK_PERIOD`].
+    /// Why the caller may no longer see this namespace or app; `None` while it may. The database is asked at most once per [`CHECK_PERIOD`].
     pub(crate) async fn access_loss(
         &mut self,
         web: &Web,
