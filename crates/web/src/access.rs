@@ -77,8 +77,8 @@ pub(crate) async fn guard(State(gate): State<RouteGate>, request: Request, next:
     }
 }
 
-/// Admits a request for a page if its session is valid and has the permission. Without a valid session, the load of a full page is redirected to the
-/// sign-in page; every other request is refused.
+/// Admits a request for a page if its session is valid and has the permission. Without a valid session, the load of a full page is
+/// redirected to the sign-in page; every other request is refused.
 pub(crate) async fn guard_page(State(gate): State<RouteGate>, request: Request, next: Next) -> Response {
     let is_safe = request.method().is_safe();
     let endpoint = gate.web.config.endpoint();
@@ -100,7 +100,8 @@ pub(crate) async fn guard_page(State(gate): State<RouteGate>, request: Request, 
         };
     };
     let mut response = authorize_and_handle(&gate, caller.clone(), request, next).await;
-    // The problem page shows a namespace. If the handler has set none, the problem page shows the namespace that a page at this URL would show.
+    // The problem page shows a namespace. If the handler has set none, the problem page shows the namespace that a page at this URL would
+    // show.
     if response.extensions().get::<Problem>().is_some()
         && let Some(called_by) = response.extensions_mut().get_mut::<CalledBy>()
         && called_by.namespace.is_none()
@@ -285,8 +286,8 @@ pub(crate) fn unauthenticated_problem() -> Problem {
         .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"rondel\""))
 }
 
-/// The value of the `Authorization` header, copied from the request before anything is awaited; `None` if it is missing or not text. A request with
-/// several such headers is refused: which of them counts would depend on the proxies in between.
+/// The value of the `Authorization` header, copied from the request before anything is awaited; `None` if it is missing or not text. A
+/// request with several such headers is refused: which of them counts would depend on the proxies in between.
 pub(crate) fn authorization(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut header_values = headers.get_all(AUTHORIZATION).iter();
     let first_value = header_values.next();

@@ -187,8 +187,8 @@ fn log_failure(entry: &AuditEntry, error: &StoreError) {
     tracing::error!(target: "audit", actor, action, object, verdict, error, "an entry of the audit log could not be written");
 }
 
-/// The actions that are generated from the paths of console forms, each with the API action that the form performs. The log has the API action for
-/// both.
+/// The actions that are generated from the paths of console forms, each with the API action that the form performs. The log has the API
+/// action for both.
 const ACTIONS_OF_FORMS: [(&str, &str); 26] = [
     ("account.sessions-end", "session.delete"),
     ("account.tokens", "token.create"),

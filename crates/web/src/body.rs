@@ -269,8 +269,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Document, Problem> {
     serde_json::from_slice(bytes).map_err(|error| syntax_problem(&error))
 }
 
-/// Upper bound for the number of values in a JSON text, keys included. Values are counted before parsing, since a value of two bytes
-/// takes a hundred times that in memory.
+/// Upper bound for the number of values in a JSON text, including keys. Values are counted before parsing, since a value of two bytes takes
+/// a hundred times that in memory.
 fn value_count(bytes: &[u8]) -> usize {
     let (mut count, mut is_in_string, mut is_escaped) = (1, false, false);
     for byte in bytes {

@@ -361,8 +361,8 @@ pub(crate) async fn shown_namespace(engine: &Engine, caller: &Caller, name: Opti
     namespace.ok().map(|namespace| namespace.name)
 }
 
-/// The caller's default namespace: that of its token, if the token has one. Otherwise it is `default` if the caller may see that namespace, else the
-/// first one that the caller may see.
+/// The caller's default namespace: that of its token, if the token has one. Otherwise it is `default` if the caller may see that namespace,
+/// else the first one that the caller may see.
 async fn namespace_of_caller(engine: &Engine, caller: &Caller) -> Result<Namespace, Problem> {
     let mut namespaces = visible_namespaces(engine, caller).await?;
     let default_namespace = match caller.namespace() {

@@ -126,7 +126,8 @@ impl Caller {
         Actor { rights: &self.rights, account: self.account, is_token: self.token.is_some() }
     }
 
-    /// The token that is recorded as the maker of the caller's new tokens and links: they end with that token. `None` if no token is involved.
+    /// The token that is recorded as the maker of the caller's new tokens and links: they end with that token. `None` if no token is
+    /// involved.
     pub(crate) fn minting_token(&self) -> Option<TokenId> {
         self.token.or(self.minted_by)
     }

@@ -1,5 +1,6 @@
-//! A few facts about each job of a namespace, cached in memory to filter lists of jobs. A saved definition appears in the cache immediately, the
-//! outcome of a run within [`HEALTH_PERIOD`]. Pages use the cache only for filtering: they show the job as the store has it.
+//! A few facts about each job of a namespace, cached in memory to filter lists of jobs. A saved definition appears in the cache
+//! immediately, the outcome of a run within [`HEALTH_PERIOD`]. Pages use the cache only for filtering: they show the job as the store has
+//! it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -200,8 +200,8 @@ pub(crate) struct BulkJobsOutcome {
     pub(crate) problems: Vec<JobProblem>,
 }
 
-/// How long one request may begin actions on further jobs or runs. This time ends before the timeout of the request, at which the answer that lists the
-/// outcomes would be lost.
+/// How long one request may begin actions on further jobs or runs. This time ends before the timeout of the request, at which the answer
+/// that lists the outcomes would be lost.
 pub(crate) fn action_timeout<Q>(call: &Call<Q>) -> Duration {
     call.web.config.request_timeout * 2 / 3
 }
@@ -233,8 +233,8 @@ pub(crate) fn unanswered_problem() -> Problem {
     )
 }
 
-/// Applies the action to each job. A job that cannot be changed does not stop the others. Several jobs are changed concurrently, since each change
-/// waits for the database. Jobs are deleted one at a time, since a job cannot be deleted before the jobs that follow it.
+/// Applies the action to each job. A job that cannot be changed does not stop the others. Several jobs are changed concurrently, since each
+/// change waits for the database. Jobs are deleted one at a time, since a job cannot be deleted before the jobs that follow it.
 pub(crate) async fn apply_to_jobs<Q>(call: &Call<Q>, bulk_action: &BulkJobAction, names: &[String]) -> BulkJobsOutcome {
     let mut outcome = BulkJobsOutcome::default();
     let concurrent_max = if bulk_action.action == JobAction::Delete { 1 } else { CONCURRENT_CHANGE_COUNT_MAX };

@@ -39,7 +39,7 @@ pub struct HttpLimits {
     pub requests_per_address: usize,
     /// Maximum number of requests of one caller, including those whose answers are not yet read.
     pub requests_per_caller: usize,
-    /// Maximum number of unauthenticated requests of one address whose bodies have not arrived.
+    /// Maximum number of unauthenticated requests from one address whose bodies have not arrived.
     pub bodies_per_address: usize,
     /// Maximum bytes of request bodies in memory. One caller may have at most half of them.
     pub body_size: usize,

@@ -184,8 +184,8 @@ pub(crate) async fn limit_open_route(State(web): State<Web>, request: Request, n
     }
 }
 
-/// Returns a callback for an endpoint that authenticates its callers itself. The endpoint calls it after finding a token valid; the request then no
-/// longer counts for its address.
+/// Returns a callback for an endpoint that authenticates its callers itself. The endpoint calls it after finding a token valid; the request
+/// then no longer counts for its address.
 pub(crate) fn on_authenticated(request: &Request) -> OnAuthenticated {
     let (request_share, connection) =
         (request.extensions().get::<RequestShare>().cloned(), request.extensions().get::<Connection>().cloned());

@@ -1,5 +1,5 @@
-//! Removes from a run's parameters the data of parent runs that the caller may not see. A caller who may see a job need not have a role for the jobs
-//! that it follows.
+//! Removes from a run's parameters the data of parent runs that the caller may not see. A caller who may see a job need not have a role for
+//! the jobs that it follows.
 
 use std::collections::HashMap;
 

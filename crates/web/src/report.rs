@@ -129,7 +129,8 @@ pub(crate) struct Report {
 #[derive(Debug, Default)]
 struct ReportGroups {
     groups: Vec<Group>,
-    /// The owners of the points in the total, each with the instant from which its points count. `None` if the total is the sum of the groups.
+    /// The owners of the points in the total, each with the instant from which its points count. `None` if the total is the sum of the
+    /// groups.
     total_owners: Option<(PointKind, Vec<(i64, Timestamp)>)>,
     /// The jobs whose failures are counted; `None` for all jobs of the apps.
     jobs: Option<Vec<JobId>>,

@@ -1,4 +1,5 @@
-//! Cancels, repeats or acknowledges many runs, for the API and for pages. The runs are selected first and then changed; their number has a limit.
+//! Cancels, repeats or acknowledges many runs, for the API and for pages. The runs are selected first and then changed; their number has a
+//! limit.
 
 use rondel_admin::jobs;
 use rondel_core::{Run, RunId, RunStatus, Trigger};

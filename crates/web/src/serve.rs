@@ -69,8 +69,8 @@ pub struct Port {
     pub engine: Option<Engine>,
 }
 
-/// Serves until `shutdown`. Then it accepts no further connections, waits up to 30 seconds for the requests in flight, aborts the remaining ones, and
-/// returns. Streams such as followed logs and executors' sessions must be ended by their owners.
+/// Serves until `shutdown`. Then it accepts no further connections, waits up to 30 seconds for the requests in flight, aborts the remaining
+/// ones, and returns. Streams such as followed logs and executors' sessions must be ended by their owners.
 pub async fn serve(listener: TcpListener, app: Router, shutdown: CancellationToken) {
     serve_on(listener, Port::default(), app, shutdown).await;
 }

@@ -1,5 +1,5 @@
-//! Refuses a change with a body, or with a condition about a version (such as `If-Match`), that its route does not read. If the server ignored them,
-//! the change would not be the one that the caller asked for.
+//! Refuses a change with a body, or with a condition about a version (such as `If-Match`), that its route does not read. If the server
+//! ignored them, the change would not be the one that the caller asked for.
 
 use axum::body::Body;
 use axum::extract::{Request, State};

@@ -285,7 +285,8 @@ pub(crate) async fn create_token<Q>(call: &GlobalCall<Q>, new_token: NewToken) -
         None => None,
         Some(name) => Some(visible_namespace(engine, &call.caller, name).await?.id),
     };
-    // This checks the roles before it creates an app that a grant names: only a caller who may grant the role in the whole namespace may create one.
+    // This checks the roles before it creates an app that a grant names: only a caller who may grant the role in the whole namespace may
+    // create one.
     let grants = covered_grants(call, &new_token.grants).await?;
     let now = engine.now();
     let expires_at = parse_expiry(kind, new_token.expires_in.as_deref(), now)?;

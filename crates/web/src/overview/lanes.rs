@@ -252,8 +252,8 @@ async fn worst_jobs<Q: Sync>(
     Ok(ids.iter().filter_map(|id| jobs_by_id.remove(id)).filter(is_selected).collect())
 }
 
-/// Those of these jobs whose names contain the wanted text: at most one more than the timeline has lanes, or all of them if [`worst_jobs`] filters them
-/// further.
+/// Those of these jobs whose names contain the wanted text: at most one more than the timeline has lanes, or all of them if [`worst_jobs`]
+/// filters them further.
 async fn matching_jobs<Q>(call: &Call<Q>, request: &TimelineRequest, ids: &[JobId]) -> Result<Vec<JobRecord>, Problem> {
     let store = call.engine().store();
     let names: HashMap<JobId, String> = store.job_names(ids).await?.into_iter().collect();

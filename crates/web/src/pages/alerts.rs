@@ -255,7 +255,8 @@ fn open_incident_query<'a, Q>(call: &Call<Q>, within: Option<&'a [String]>) -> I
     IncidentQuery { namespace, is_open: Some(true), job: None, before: None, within, limit: OPEN_INCIDENT_COUNT }
 }
 
-/// Open incidents, except those that the page of a group shows. Callers who see only some apps see no groups, so they get all open incidents.
+/// Open incidents, except those that the page of a group shows. Callers who see only some apps see no groups, so they get all open
+/// incidents.
 async fn open_incidents<Q>(call: &Call<Q>, query: IncidentQuery<'_>) -> Result<Vec<IncidentRecord>, Problem> {
     let store = call.engine().store();
     Ok(if query.within.is_none() { store.ungrouped_incidents(query).await? } else { store.incidents(query).await? })
@@ -309,8 +310,8 @@ fn incident_row(
     }
 }
 
-/// The open incidents about a job, for its page. An incident is hidden if the job belonged, at the time of the incident, to an app that the caller does
-/// not see.
+/// The open incidents about a job, for its page. An incident is hidden if the job belonged, at the time of the incident, to an app that the
+/// caller does not see.
 pub(super) async fn incident_rows_of_job<Q>(page: &Page<Q>, record: &JobRecord) -> Result<Vec<IncidentRow>, Problem> {
     let now = page.engine().now();
     let visible_app_names = page.call.visible_app_names().await?;

@@ -267,7 +267,7 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
     let (from, history) = past_day(&page, &record, to).await?;
     let messages = failure_messages(&page, &history).await?;
     let upcoming_range = Range { from: now + Duration::from_millis(1), to: now + DAY, limit: UPCOMING_ROW_COUNT };
-    let upcoming = page.engine().fires(&record, upcoming_range, visible_apps.as_deref()).await?;
+    let upcoming_fires = page.engine().fires(&record, upcoming_range, visible_apps.as_deref()).await?;
     let status = if error.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let template = FiresPage {
         shell: page.shell(Nav::Jobs),
@@ -280,8 +280,8 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
         from: formatter.shown_instant(from),
         to: formatter.shown_instant(to),
         past_rows: history.entries.iter().rev().map(|entry| formatter.row(entry, &messages)).collect(),
-        upcoming_rows: upcoming.entries.iter().map(|entry| formatter.row(entry, &messages)).collect(),
-        has_more: upcoming.next.is_some(),
+        upcoming_rows: upcoming_fires.entries.iter().map(|entry| formatter.row(entry, &messages)).collect(),
+        has_more: upcoming_fires.next.is_some(),
         earlier_url: format!(
             "/jobs/{}/fires?{}",
             record.spec.name,

@@ -198,7 +198,7 @@ impl JobForm {
         form.with_schedule(spec)
     }
 
-    /// The text of the pump's field.
+    /// The text of the field for the pump.
     pub(super) fn pump_text(&self) -> &str {
         self.pump.as_deref().unwrap_or_default()
     }

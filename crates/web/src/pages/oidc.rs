@@ -135,8 +135,8 @@ async fn record_refusal(web: &Web, browser: &Browser, oidc: &Oidc, refusal: &Ref
     Ok(Problem::new(Code::SignInRefused, refusal.to_string()))
 }
 
-/// If the provider's answer requires a change of the account, stores the audit entry before the change; if that fails, the change is not made. Returns
-/// the entry with the fields that it gets once the change has succeeded; `None` if no change is required.
+/// If the provider's answer requires a change of the account, stores the audit entry before the change; if that fails, the change is not
+/// made. Returns the entry with the fields that it gets once the change has succeeded; `None` if no change is required.
 async fn begin_change(
     web: &Web,
     browser: &Browser,

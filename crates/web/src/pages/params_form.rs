@@ -53,8 +53,8 @@ pub(super) enum FieldKind {
     Json,
 }
 
-/// The fields for `params`. Empty if the schema does not describe an object, if it describes one with more than [`FIELD_COUNT_MAX`] fields, or if
-/// `params` is neither an object nor null.
+/// The fields for `params`. Empty if the schema does not describe an object, if it describes one with more than [`FIELD_COUNT_MAX`] fields,
+/// or if `params` is neither an object nor null.
 pub(super) fn param_fields(schema: &Value, params: &Value) -> Vec<ParamField> {
     let properties = schema["properties"].as_object().filter(|properties| properties.len() <= FIELD_COUNT_MAX);
     let Some(properties) = properties.filter(|_| params.is_null() || params.is_object()) else { return Vec::new() };

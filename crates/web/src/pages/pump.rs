@@ -42,7 +42,7 @@ impl FromQuery for ItemsQuery {
 struct RootRow {
     id: RunId,
     status: Status,
-    /// The reason why it ended, or the note that it is ending.
+    /// The reason why the root run ended, or the note that it is ending.
     words: Option<String>,
     ends_at: Option<Moment>,
 }

@@ -79,8 +79,8 @@ const fn list_path(filtered_list: FilteredList) -> &'static str {
     }
 }
 
-/// The owner of a caller's filters: the caller's account or, without an account, the line of its token. Filters can name objects that only the account
-/// may see, so a token that lacks some of its account's rights uses the filters of its line instead.
+/// The owner of a caller's filters: the caller's account or, without an account, the line of its token. Filters can name objects that only
+/// the account may see, so a token that lacks some of its account's rights uses the filters of its line instead.
 async fn filter_owner<Q>(page: &Page<Q>) -> Result<Option<FilterOwner>, Problem> {
     let caller = &page.call.caller;
     let token_owner = caller.line.map(FilterOwner::Token);

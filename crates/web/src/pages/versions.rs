@@ -78,7 +78,8 @@ struct Comparison {
     from: i64,
     to: i64,
     changes: Vec<ChangeRow>,
-    /// How restoring the older version would affect the upcoming fires; `None` if it is the current version, or if its fires cannot be computed.
+    /// How restoring the older version would affect the upcoming fires; `None` if it is the current version, or if its fires cannot be
+    /// computed.
     edit_effect: Option<EditEffect>,
     restore_code: AsCode,
 }

@@ -121,8 +121,8 @@ pub(crate) async fn visible_from<Q>(
     }
 }
 
-/// The beginning of the hour after `at`, the instant of a move. The rest of the hour of `at` is left out: runs claimed just before the job
-/// moved can be planned for it.
+/// The beginning of the hour after `at`, the instant of a move. The rest of the hour of `at` is left out: runs that were claimed just
+/// before the job moved can be planned for that time.
 fn next_hour(at: Timestamp) -> Timestamp {
     Step::Hour.floor(at) + Step::Hour.length()
 }
