@@ -107,7 +107,8 @@ pub(crate) async fn read_page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u
     } else if has_more {
         runs.pop();
     }
-    // A search within one job cannot go back beyond the run from which it was continued.
+    // A page that continues a stopped search within one job begins at the id `i64::MAX` (`RunSearch::place_below`). It has no previous
+    // page.
     let is_later_page = search.from.is_some_and(|from| from.id.get() < i64::MAX);
     let (has_previous, has_next) = if search.is_backward { (has_more, true) } else { (is_later_page, has_more) };
     let mut previous_position = runs.first().filter(|_| has_previous).map(|run| RunPosition::before(&search, run));
