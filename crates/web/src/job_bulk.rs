@@ -277,12 +277,12 @@ enum ChangeOutcome {
 }
 
 async fn apply_to_job<Q>(call: &Call<Q>, bulk_action: &BulkJobAction, name: &str) -> Result<ChangeOutcome, Problem> {
-    let job_deleted = || deleted_problem(name);
+    let job_deleted_problem = || deleted_problem(name);
     let (engine, author) = (call.engine(), call.caller.name());
     for _ in 0..TRY_COUNT {
-        let record = engine.store().job(call.namespace.id, name).await?.ok_or_else(job_deleted)?;
+        let record = engine.store().job(call.namespace.id, name).await?.ok_or_else(job_deleted_problem)?;
         if !call.caller.rights.allow(bulk_action.action.needed_permission(), record.namespace, Some(record.app)) {
-            return Err(if call.may_view(record.app) { forbidden_problem() } else { job_deleted() });
+            return Err(if call.may_view(record.app) { forbidden_problem() } else { job_deleted_problem() });
         }
         match try_apply(call, bulk_action, &record, author).await {
             Err(JobError::Conflict { .. }) => {}

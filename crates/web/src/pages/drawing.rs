@@ -144,7 +144,7 @@ pub(crate) struct LaneRow {
     /// Whether the earlier runs of the job are joined into bars for stretches of time.
     pub(crate) is_joined: bool,
     /// The URL of the list of its runs. The script adds the time range of a clicked bar.
-    pub(crate) runs_of: String,
+    pub(crate) runs_url: String,
     /// The URL of the page that explains why nothing ran, opened by a click on an empty place; only for jobs.
     pub(crate) fires_url: Option<String>,
     /// The URL from which the script reads why parts of the lane are empty; only for jobs.
@@ -275,7 +275,7 @@ impl LaneRenderer {
                 .map(|at| self.tick(*at, t.lane_clock, self.fires_url(lane, *at)))
                 .collect(),
             is_joined: lane.is_joined && self.lane_kind == LaneKind::Job,
-            runs_of: format!("/runs?{}", query_pair("q", &format!("{}:{} ", self.lane_kind.as_str(), lane.name))),
+            runs_url: format!("/runs?{}", query_pair("q", &format!("{}:{} ", self.lane_kind.as_str(), lane.name))),
             gaps_url: (self.lane_kind == LaneKind::Job).then(|| format!("/jobs/{}/gaps", lane.name)),
             fires_url: (self.lane_kind == LaneKind::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at=", lane.name)),
         }

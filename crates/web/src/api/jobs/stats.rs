@@ -151,7 +151,7 @@ fn hourly_counts(stats: &[JobStat]) -> Vec<HourJson> {
     for stat in stats {
         hours.entry(stat.hour).or_default().push(stat);
     }
-    let hour = |(hour, stats): (Timestamp, Vec<&JobStat>)| {
+    let hour_json = |(hour, stats): (Timestamp, Vec<&JobStat>)| {
         let was_executed =
             |stat: &&&JobStat| matches!(stat.status, RunStatus::Succeeded | RunStatus::Failed | RunStatus::TimedOut);
         let executed_count: u64 = stats.iter().filter(was_executed).map(|stat| stat.run_count).sum();
@@ -165,7 +165,7 @@ fn hourly_counts(stats: &[JobStat]) -> Vec<HourJson> {
                 .and_then(|duration_sum| duration_sum.checked_div(executed_count)),
         }
     };
-    hours.into_iter().map(hour).collect()
+    hours.into_iter().map(hour_json).collect()
 }
 
 #[cfg(test)]
