@@ -255,8 +255,7 @@ fn open_incident_query<'a, Q>(call: &Call<Q>, within: Option<&'a [String]>) -> I
     IncidentQuery { namespace, is_open: Some(true), job: None, before: None, within, limit: OPEN_INCIDENT_COUNT }
 }
 
-/// Open incidents, except those that the page of a group shows. Callers who see only some apps see no groups, so they get all open
-/// incidents.
+/// Open incidents, except those that the page of a group shows. Callers who see only some apps see no groups, so they get every incident.
 async fn open_incidents<Q>(call: &Call<Q>, query: IncidentQuery<'_>) -> Result<Vec<IncidentRecord>, Problem> {
     let store = call.engine().store();
     Ok(if query.within.is_none() { store.ungrouped_incidents(query).await? } else { store.incidents(query).await? })
