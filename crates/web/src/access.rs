@@ -46,7 +46,7 @@ impl RouteGate {
     }
 }
 
-/// Whether a request makes a change. A `POST` on a route that only answers a question makes none.
+/// Whether a request makes a change. A `POST` on a route that only reads makes no change.
 fn is_change(gate: &RouteGate, request: &Request) -> bool {
     !request.method().is_safe() && !is_read_only_post(gate.path)
 }
@@ -77,7 +77,8 @@ pub(crate) async fn guard(State(gate): State<RouteGate>, request: Request, next:
     }
 }
 
-/// Admits a request for a page if its session is valid. Other requests are redirected to the sign-in page.
+/// Admits a request for a page if its session is valid and has the permission. Without a valid session, the load of a full page is
+/// redirected to the sign-in page; every other request is refused.
 pub(crate) async fn guard_page(State(gate): State<RouteGate>, request: Request, next: Next) -> Response {
     let is_safe = request.method().is_safe();
     let endpoint = gate.web.config.endpoint();
@@ -99,8 +100,8 @@ pub(crate) async fn guard_page(State(gate): State<RouteGate>, request: Request, 
         };
     };
     let mut response = authorize_and_handle(&gate, caller.clone(), request, next).await;
-    // The problem page shows a namespace. If the request got none before it failed, this is the one that a page at this
-    // URL would show.
+    // The problem page shows a namespace. If the handler has set none, the problem page shows the namespace that a page at this URL would
+    // show.
     if response.extensions().get::<Problem>().is_some()
         && let Some(called_by) = response.extensions_mut().get_mut::<CalledBy>()
         && called_by.namespace.is_none()
@@ -160,14 +161,14 @@ async fn admit_and_handle(
             Err(problem) => return problem.into_response(),
         },
     };
-    let (mut request, work_share) =
+    let (mut request, work_permits) =
         match load::with_body_and_permits(web, request, (Some(caller.key()), gate.body_len_max())).await {
-            Ok(arrived_request) => arrived_request,
+            Ok(request_and_permits) => request_and_permits,
             Err(problem) => return problem.into_response(),
         };
     // The permits are shared with the handler, which may continue after the client has disconnected.
-    let work_share = Arc::new(work_share);
-    request.extensions_mut().insert(Arc::clone(&work_share));
+    let work_permits = Arc::new(work_permits);
+    request.extensions_mut().insert(Arc::clone(&work_permits));
     request.extensions_mut().insert(AdmittedCaller {
         caller: caller.clone(),
         needed_permission: gate.permission,
@@ -189,7 +190,7 @@ async fn admit_and_handle(
         }
         response
     };
-    drop((work_share, turn));
+    drop((work_permits, turn));
     shares::count_answer(web, caller.key(), is_change, response)
 }
 
@@ -231,7 +232,7 @@ pub(crate) fn cross_origin_problem(web: &Web) -> Problem {
     Problem::new(Code::CrossOrigin, detail)
 }
 
-/// The refusal of a request for a page without a session.
+/// The refusal of a request for a page that comes without a valid session.
 pub(crate) fn missing_session_problem() -> Problem {
     Problem::new(Code::Unauthenticated, "there is no session; sign in, or create a link with rondel sign-in-link")
 }
@@ -268,7 +269,7 @@ fn lookup_problem(web: &Web, error: LookupError, client: Option<IpAddr>) -> Prob
     }
 }
 
-/// Authenticates the sender of this `Authorization` header, counts the request against its rate limit and checks the permission.
+/// Authenticates the sender of this `Authorization` header, counts the request against the sender's rate limit, and checks the permission.
 pub(crate) async fn admit(
     web: &Web,
     permission: Permission,
@@ -285,8 +286,8 @@ pub(crate) fn unauthenticated_problem() -> Problem {
         .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"rondel\""))
 }
 
-/// The `Authorization` header, copied from the request before anything is awaited. A request with several such headers is refused:
-/// which of them counts would depend on the proxies in between.
+/// The value of the `Authorization` header, copied from the request before anything is awaited; `None` if it is missing or not text. A
+/// request with several such headers is refused: which of them counts would depend on the proxies in between.
 pub(crate) fn authorization(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut header_values = headers.get_all(AUTHORIZATION).iter();
     let first_value = header_values.next();

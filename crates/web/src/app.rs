@@ -23,7 +23,7 @@ use crate::{api, frame, health, load, mounted_routes, pages, problem};
 /// The compression level for brotli (of eleven) and gzip (of nine). A page of 100 KB takes about a millisecond. Brotli's level 5 makes
 /// pages an eighth smaller than level 4 in the same time; level 7 takes three times as long.
 const COMPRESSION_LEVEL: i32 = 5;
-/// The path of the gRPC service. It authenticates its calls itself.
+/// The path of the gRPC service, which authenticates its calls itself.
 const GATEWAY_PATH: &str = "/rondel.v1.Gateway/{*method}";
 
 /// The router for everything that one port serves: API, health, pages, and gRPC.
@@ -46,7 +46,7 @@ pub fn app(engine: Engine, config: WebConfig) -> Router {
     Router::new().fallback_service(MapRequestLayer::new(own_namespace::namespace_into_query).layer(app_router))
 }
 
-/// Compresses answers except small ones and streams: each piece of a stream must arrive when it is sent.
+/// Compresses answers, except small ones, images and streams: each piece of a stream must arrive when it is sent.
 fn compression() -> CompressionLayer<impl Predicate> {
     let is_short_lived = |_: StatusCode, _: Version, _: &HeaderMap, extensions: &Extensions| {
         extensions.get::<load::LongLived>().is_none()

@@ -187,7 +187,8 @@ fn log_failure(entry: &AuditEntry, error: &StoreError) {
     tracing::error!(target: "audit", actor, action, object, verdict, error, "an entry of the audit log could not be written");
 }
 
-/// The console's forms that have paths of their own, and the API actions that they perform: the log uses one name for both.
+/// The actions that are generated from the paths of console forms, each with the API action that the form performs. The log has the API
+/// action for both.
 const ACTIONS_OF_FORMS: [(&str, &str); 26] = [
     ("account.sessions-end", "session.delete"),
     ("account.tokens", "token.create"),
@@ -250,7 +251,7 @@ pub(crate) fn object_of_request(template: &str, path: &str) -> String {
     values.join("/")
 }
 
-/// Percent-decodes a part of a path. A part that is not valid UTF-8 is returned unchanged.
+/// Percent-decodes a part of a path. A part with an invalid escape, or that decodes to invalid UTF-8, is returned unchanged.
 fn percent_decode(part: &str) -> String {
     let mut pieces = part.split('%');
     let mut bytes = pieces.next().unwrap_or_default().as_bytes().to_vec();

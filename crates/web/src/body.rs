@@ -169,7 +169,7 @@ fn interrupted_body_problem() -> Problem {
     Problem::new(Code::InvalidJson, "the body broke off")
 }
 
-/// The maximum length of a body, and the caller and address whose limits it counts towards.
+/// The maximum length of a body, and the caller and the address towards whose limits the body counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyBound {
     pub(crate) len_max: usize,
@@ -190,7 +190,7 @@ impl BodyBound {
 /// for all bodies.
 pub(crate) type BodyShare = Vec<Share<Option<CallerKey>>>;
 
-/// Waits for a body. Its bytes count towards the limits of the caller and the server as they arrive.
+/// Waits for a body. With an authenticated caller, its bytes count towards the limits of the caller and the server as they arrive.
 pub(crate) async fn collect_up_to(
     request: Request,
     web: &Web,
@@ -257,7 +257,6 @@ pub(crate) fn read_value<T: DeserializeOwned + JsonSchema + 'static>(
     deserialize(pointer, value.into())
 }
 
-/// Reads `T` from a document.
 pub(crate) fn read_document<T: DeserializeOwned + JsonSchema + 'static>(document: Document) -> Result<T, Problem> {
     deserialize("", document)
 }
@@ -270,8 +269,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Document, Problem> {
     serde_json::from_slice(bytes).map_err(|error| syntax_problem(&error))
 }
 
-/// Upper bound for the number of values in a JSON text, keys included. Values are counted before parsing, since a value of two bytes
-/// takes a hundred times that in memory.
+/// Upper bound for the number of values in a JSON text, including keys. Values are counted before parsing, since a value of two bytes takes
+/// a hundred times that in memory.
 fn value_count(bytes: &[u8]) -> usize {
     let (mut count, mut is_in_string, mut is_escaped) = (1, false, false);
     for byte in bytes {
@@ -310,7 +309,7 @@ fn syntax_problem(error: &serde_json::Error) -> Problem {
     Problem::new(Code::InvalidJson, format!("{} at line {line}, column {column}", syntax_reason(error)))
 }
 
-/// The error's message without the position that `serde_json` appends.
+/// The error's message without the position that `serde_json` appends. Text that is nested too deeply gets a message of its own.
 fn syntax_reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rfind(" at line ") {

@@ -187,7 +187,7 @@ impl<Q> Call<Q> {
         Ok(self.engine().store().job(self.namespace.id, name).await?.is_some_and(|job| self.may_view(job.app)))
     }
 
-    /// Returns the names of existing jobs that the caller may not see. Names of missing jobs are left out.
+    /// Which of these names belong to existing jobs that the caller may not see.
     pub(crate) async fn hidden_jobs(&self, names: &[String]) -> Result<BTreeSet<String>, Problem> {
         if self.visible_apps().is_none() || names.is_empty() {
             return Ok(BTreeSet::new());
@@ -199,7 +199,7 @@ impl<Q> Call<Q> {
         Ok(jobs.iter().filter(|job| !self.may_view(job.app())).map(|job| job.name().to_owned()).collect())
     }
 
-    /// The problem for an error, limited to what the caller may see: hidden jobs are counted, not named.
+    /// The problem for an error, limited to what the caller may see: it does not name hidden jobs.
     pub(crate) async fn job_problem(&self, error: JobError) -> Problem {
         match error {
             JobError::IsParent { children } => match self.hidden_jobs(&children).await {
@@ -236,12 +236,12 @@ impl<Q> Call<Q> {
         Ok(errors.into_iter().map(complaint).collect())
     }
 
-    /// Returns the apps that do not exist or that the caller may not see.
+    /// Which of these apps do not exist, or may not be seen by the caller. Empty for a caller who may see the whole namespace.
     pub(crate) async fn hidden_apps(&self, names: BTreeSet<String>) -> Result<BTreeSet<String>, Problem> {
         self.apps_without(Permission::View, names).await
     }
 
-    /// Returns the apps that do not exist or on which the caller lacks `permission`.
+    /// Which of these apps do not exist, or which the caller lacks `permission` on. Empty for a caller who has it on the whole namespace.
     pub(crate) async fn apps_without(
         &self,
         permission: Permission,
@@ -291,7 +291,7 @@ impl<Q> Call<Q> {
         Ok(self.engine().conceal(self.namespace.id, self.visible_apps().as_deref(), runs).await?)
     }
 
-    /// `path` as a link that keeps the namespace of the request.
+    /// `path` as a link, with the namespace if the request's query names it.
     pub(crate) fn link(&self, path: &str) -> String {
         if self.is_namespace_in_query { format!("{path}?namespace={}", self.namespace.name) } else { path.to_owned() }
     }
@@ -361,7 +361,8 @@ pub(crate) async fn shown_namespace(engine: &Engine, caller: &Caller, name: Opti
     namespace.ok().map(|namespace| namespace.name)
 }
 
-/// The caller's default namespace: that of its token; for a token without one, `default`, or the first that the caller may see.
+/// The caller's default namespace: that of its token, if the token has one. Otherwise it is `default` if the caller may see that namespace,
+/// else the first one that the caller may see.
 async fn namespace_of_caller(engine: &Engine, caller: &Caller) -> Result<Namespace, Problem> {
     let mut namespaces = visible_namespaces(engine, caller).await?;
     let default_namespace = match caller.namespace() {

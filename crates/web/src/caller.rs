@@ -16,7 +16,7 @@ pub(crate) struct Caller {
     auth_method: AuthMethod,
     namespace: Option<NamespaceId>,
     pub(crate) rights: Rights,
-    /// The account that owns the token or session; `None` if the token belongs to the server.
+    /// The account that owns the token or session; `None` if no account owns it.
     pub(crate) account: Option<AccountId>,
     pub(crate) token: Option<TokenId>,
     /// The first token of the line to which the caller's token belongs; a line is a token with all its descendants. Limits count the
@@ -126,7 +126,8 @@ impl Caller {
         Actor { rights: &self.rights, account: self.account, is_token: self.token.is_some() }
     }
 
-    /// The token that is recorded as the maker of the caller's new tokens and links: they end when it ends.
+    /// The token that is recorded as the maker of the caller's new tokens and links: they end with that token. `None` if no token is
+    /// involved.
     pub(crate) fn minting_token(&self) -> Option<TokenId> {
         self.token.or(self.minted_by)
     }

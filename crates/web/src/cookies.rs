@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderValue};
 /// How long browsers store a preference.
 const PREFERENCE_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The name of the session cookie. Over TLS it has the prefix by which browsers accept it from exactly this host only.
+/// The name of the session cookie. Over TLS it has the prefix that makes browsers accept it only from exactly this host.
 const fn session_name(is_tls: bool) -> &'static str {
     if is_tls { "__Host-rondel_session" } else { "rondel_session" }
 }

@@ -11,7 +11,7 @@ use crate::query::{FromQuery, Reader};
 
 const CURSOR_LEN_MAX: usize = 1024;
 
-/// The URL's parameter of a console page that shows a list: its cursor.
+/// The query parameter of a console page with a list: the cursor from which the list continues; `None` for its beginning.
 #[derive(Debug)]
 pub(crate) struct CursorQuery(pub(crate) Option<String>);
 
@@ -53,7 +53,7 @@ impl Listing {
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(&cursor).unwrap_or_default())
     }
 
-    /// The name in a cursor, if there is one. `check` refuses texts that are not names.
+    /// The name in a cursor; `None` without a cursor. `check` refuses texts that are not names.
     pub(crate) fn name_after(
         &self,
         cursor: Option<&str>,
@@ -65,7 +65,7 @@ impl Listing {
         }
     }
 
-    /// The id in a cursor, if there is one. `number_of` gives its number, which must be positive.
+    /// The id in a cursor; `None` without a cursor. `number_of` gives its number, which must be positive.
     pub(crate) fn id_after<T: DeserializeOwned + Copy>(
         &self,
         cursor: Option<&str>,
@@ -82,7 +82,7 @@ impl Listing {
         self.position_in("cursor", cursor)
     }
 
-    /// The position in the cursor that the parameter with this name has.
+    /// The position in the cursor that was sent in the parameter `name`.
     pub(crate) fn position_in<T: DeserializeOwned>(&self, name: &str, cursor: &str) -> Result<T, Problem> {
         let bytes = if cursor.len() <= CURSOR_LEN_MAX { URL_SAFE_NO_PAD.decode(cursor).ok() } else { None };
         let parsed_cursor = bytes.and_then(|bytes| serde_json::from_slice::<Cursor<T>>(&bytes).ok());
@@ -97,7 +97,7 @@ impl Listing {
     }
 }
 
-/// Removes the extra item that was read to detect a next page. If there is a next page, returns the last item of this one.
+/// Removes the extra item that was read to detect a next page. If there is a next page, returns the last item of the current page.
 pub(crate) fn cut_to_page<T>(items: &mut Vec<T>, limit: u32) -> Option<&T> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let has_more = items.len() > limit;
@@ -110,7 +110,7 @@ pub(crate) fn invalid_cursor_problem(message: &str) -> Problem {
     invalid_cursor_problem_in("cursor", message)
 }
 
-/// The refusal of the cursor that the parameter with this name has.
+/// The refusal of the cursor that was sent in the parameter `name`.
 pub(crate) fn invalid_cursor_problem_in(name: &str, message: &str) -> Problem {
     Problem::of_complaints(Code::InvalidCursor, vec![Complaint::query(name, "invalid_value", message)])
 }

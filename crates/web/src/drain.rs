@@ -41,8 +41,8 @@ impl UnreadBody {
         )
     }
 
-    /// Reads and drops the rest. If it is too long, the response announces that the connection closes. The same happens if the client
-    /// waits for `100 Continue`: after a refusal it never sends the rest.
+    /// Reads and drops the rest. If it is too long or does not arrive in time, the response announces that the connection closes. The same
+    /// happens if the client waits for `100 Continue`: after a refusal it never sends the rest.
     pub(crate) async fn settle<B>(self, waits_for_continue: bool, response: &mut Response<B>) {
         let Some(unread_body) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         if waits_for_continue || !drain_rest(unread_body).await {

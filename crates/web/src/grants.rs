@@ -31,7 +31,7 @@ pub(crate) struct GrantJson {
     pub(crate) app: Option<String>,
 }
 
-/// Resolves the names in these grants.
+/// Resolves the names in these grants, and returns the grants sorted and without duplicates. Refuses more than [`GRANT_COUNT_MAX`].
 pub(crate) async fn read_grants(engine: &Engine, requested_grants: &[GrantJson]) -> Result<Vec<Grant>, Problem> {
     if requested_grants.len() > GRANT_COUNT_MAX {
         return Err(refuse_value(

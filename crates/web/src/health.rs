@@ -1,4 +1,5 @@
-//! `/livez` shows that the process responds, `/readyz` whether this node takes its share of the work, and `/metrics` has its metrics.
+//! `/livez` shows that the process responds, `/readyz` whether this node takes its share of the work, and `/metrics` returns the metrics of
+//! the node.
 
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};

@@ -24,8 +24,7 @@ pub(crate) struct IncidentRef {
     pub(crate) standing: IncidentState,
 }
 
-/// The newest of the incidents about a run's job to which the run belongs. `None` if the run succeeded or was
-/// cancelled.
+/// The newest incident to which a run belongs; `None` if there is none, or if the run succeeded or was cancelled.
 pub(crate) async fn incident_of_run<Q>(call: &Call<Q>, run: &Run) -> Result<Option<IncidentRef>, Problem> {
     match run.status {
         RunStatus::Succeeded | RunStatus::Cancelled => Ok(None),
@@ -37,7 +36,7 @@ pub(crate) async fn incident_of_run<Q>(call: &Call<Q>, run: &Run) -> Result<Opti
     }
 }
 
-/// The newest incident for the answer to a "why" question, which may be about a fire without a run.
+/// The newest incident to which the fire of a "why" answer belongs. The fire may have no run.
 pub(crate) async fn incident_of_answer<Q>(
     call: &Call<Q>,
     job: JobId,

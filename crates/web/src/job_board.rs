@@ -1,6 +1,6 @@
-//! A few facts about each job of a namespace, cached in memory to filter lists of jobs. Saved definitions appear in the cache
-//! immediately, changes in how the jobs run after some seconds. Pages use the cache only for filtering: they show the job as the store
-//! has it.
+//! A few facts about each job of a namespace, cached in memory to filter lists of jobs. A saved definition appears in the cache
+//! immediately, the outcome of a run within [`HEALTH_PERIOD`]. Pages use the cache only for filtering: they show the job as the store has
+//! it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,7 +29,7 @@ const JOB_COUNT_MAX: usize = 50_000;
 const REFILL_COUNT: usize = 500;
 /// How many jobs are read at a time.
 const JOB_BATCH_COUNT: u32 = 500;
-/// Maximum number of newly saved jobs that are merged into a board. If there are more, all jobs are read again.
+/// At most this many newly saved jobs are read to update a board. If that many are found, all jobs are read again.
 const SAVED_JOB_COUNT_MAX: u32 = 500;
 /// How far before the last update to search for saved jobs: a transaction with an earlier instant may commit later.
 const SAVE_OVERLAP: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ const HEALTH_PERIOD: Duration = Duration::from_secs(10);
 const HEALTH_READ_COUNT_MAX: u32 = 1000;
 /// How far back late runs are searched.
 const LATE_LOOK_BACK: Duration = Duration::from_secs(3600);
-/// A run is late if it begins more than this after its planned instant.
+/// A run is late if it begins at least this long after its planned instant.
 const LATENESS_MIN: Duration = Duration::from_secs(10);
 
 /// The facts about a job that filters need.
@@ -52,10 +52,9 @@ pub(crate) struct BoardEntry {
     pub(crate) handler: String,
     pub(crate) is_enabled: bool,
     pub(crate) is_shadow: bool,
-    /// Whether some of its fires are in shadow mode: because of its mode, or because they are before the instant at which the job becomes
-    /// active.
+    /// Whether some fires of the job are in shadow mode: because the job is, or because it was up to an instant.
     pub(crate) has_shadows: bool,
-    /// Whether it has schedules, none of which follows other jobs.
+    /// Whether it has schedules, and none of them follows other jobs.
     pub(crate) fires_by_time: bool,
     pub(crate) labels: Labels,
 }
@@ -149,7 +148,7 @@ impl JobBoards {
         Ok(board)
     }
 
-    /// The board. If the filter asks for states of jobs, they are read for all jobs, 512 per statement.
+    /// Like `board`. If the filter asks for states of jobs, the board has the activity of all jobs, read within [`HEALTH_PERIOD`].
     pub(crate) async fn board_for(
         &self,
         engine: &Engine,
@@ -261,7 +260,7 @@ pub(crate) enum JobOrder {
     Name,
     /// By app, then by name.
     App,
-    /// Those with problems first.
+    /// Jobs with problems first.
     Trouble,
     /// Jobs with the earliest next fire first.
     NextFire,
@@ -269,7 +268,7 @@ pub(crate) enum JobOrder {
     Longest,
 }
 
-/// Whether an executor offers a handler. Each handler is looked up only once.
+/// Looks up whether an executor offers a handler, and remembers the answers, so that each handler is looked up only once.
 pub(crate) struct OfferedHandlers<'e> {
     engine: &'e Engine,
     namespace: NamespaceId,

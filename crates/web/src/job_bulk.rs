@@ -1,4 +1,4 @@
-//! Applies one action to many jobs, for the API and for pages. The jobs are counted first and then changed; their number has a limit.
+//! Applies one action to many jobs, for the API and for pages. The jobs are selected first and then changed; their number has a limit.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -114,15 +114,15 @@ impl BulkJobAction {
     }
 }
 
-/// The jobs that were chosen.
+/// The jobs that one request changes.
 #[derive(Debug)]
 pub(crate) struct SelectedJobs {
     pub(crate) names: Vec<String>,
     /// Whether more jobs match than one request can change.
     pub(crate) has_more: bool,
-    /// The name after which the next request continues, whatever happened to the jobs of this one.
+    /// The name after which the next request continues, whatever the outcome for the jobs of this request; `None` if no more jobs match.
     pub(crate) next_after: Option<String>,
-    /// A problem for each of the given names that no job has.
+    /// A problem for each given name that no job has that the caller may see.
     pub(crate) missing_jobs: Vec<JobProblem>,
 }
 
@@ -170,8 +170,8 @@ pub(crate) async fn select_matching<Q>(
     entries.sort_by_key(|entry| bulk_action.is_without_effect_on(entry));
     let has_more = entries.get(BULK_JOB_COUNT_MAX).is_some_and(|entry| !bulk_action.is_without_effect_on(entry));
     let names: Vec<String> = entries.iter().take(BULK_JOB_COUNT_MAX).map(|entry| entry.name.clone()).collect();
-    let after_name = names.last().filter(|_| has_more).cloned();
-    Ok(SelectedJobs { names, has_more, next_after: after_name, missing_jobs: Vec::new() })
+    let next_after = names.last().filter(|_| has_more).cloned();
+    Ok(SelectedJobs { names, has_more, next_after, missing_jobs: Vec::new() })
 }
 
 /// Why the action failed for a job.
@@ -200,8 +200,8 @@ pub(crate) struct BulkJobsOutcome {
     pub(crate) problems: Vec<JobProblem>,
 }
 
-/// How long one request applies an action to jobs or runs. It stops before the timeout that all requests have: with
-/// that timeout, the answer that lists what was done would be lost.
+/// How long one request may begin actions on further jobs or runs. This time ends before the timeout of the request, at which the answer
+/// that lists the outcomes would be lost.
 pub(crate) fn action_timeout<Q>(call: &Call<Q>) -> Duration {
     call.web.config.request_timeout * 2 / 3
 }
@@ -233,8 +233,8 @@ pub(crate) fn unanswered_problem() -> Problem {
     )
 }
 
-/// Applies the action to each job. A job that cannot be changed does not stop the others. Several jobs are changed concurrently, since
-/// each change waits for the database. Jobs are deleted one at a time, since a job cannot be deleted before the jobs that follow from it.
+/// Applies the action to each job. A job that cannot be changed does not stop the others. Several jobs are changed concurrently, since each
+/// change waits for the database. Jobs are deleted one at a time, since a job cannot be deleted before the jobs that follow it.
 pub(crate) async fn apply_to_jobs<Q>(call: &Call<Q>, bulk_action: &BulkJobAction, names: &[String]) -> BulkJobsOutcome {
     let mut outcome = BulkJobsOutcome::default();
     let concurrent_max = if bulk_action.action == JobAction::Delete { 1 } else { CONCURRENT_CHANGE_COUNT_MAX };
@@ -277,12 +277,12 @@ enum ChangeOutcome {
 }
 
 async fn apply_to_job<Q>(call: &Call<Q>, bulk_action: &BulkJobAction, name: &str) -> Result<ChangeOutcome, Problem> {
-    let job_deleted = || deleted_problem(name);
+    let job_deleted_problem = || deleted_problem(name);
     let (engine, author) = (call.engine(), call.caller.name());
     for _ in 0..TRY_COUNT {
-        let record = engine.store().job(call.namespace.id, name).await?.ok_or_else(job_deleted)?;
+        let record = engine.store().job(call.namespace.id, name).await?.ok_or_else(job_deleted_problem)?;
         if !call.caller.rights.allow(bulk_action.action.needed_permission(), record.namespace, Some(record.app)) {
-            return Err(if call.may_view(record.app) { forbidden_problem() } else { job_deleted() });
+            return Err(if call.may_view(record.app) { forbidden_problem() } else { job_deleted_problem() });
         }
         match try_apply(call, bulk_action, &record, author).await {
             Err(JobError::Conflict { .. }) => {}

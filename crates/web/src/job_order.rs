@@ -20,8 +20,8 @@ const CACHE_LIFETIME: Duration = Duration::from_secs(30);
 const CACHED_COUNT_MAX: usize = 32;
 /// Maximum number of jobs whose next fires are read.
 const NEXT_FIRE_COUNT_MAX: u32 = 50_000;
-/// Durations are measured from the beginning of the previous day (UTC).
-const LOOK_BACK: Duration = Duration::from_secs(24 * 3600);
+/// The length of a day (UTC). Jobs are sorted by their durations since the beginning of the previous day.
+const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of points in one read. A point has the durations of one job on one day: 512 jobs have about two points each.
 const POINT_COUNT_MAX: u32 = 2_048;
 /// The quantile that jobs are sorted by, in thousandths.
@@ -43,7 +43,8 @@ struct CachedRanks {
 }
 
 impl JobRanks {
-    /// Sorts jobs that are already in the order of their names. Jobs without a sort key come last.
+    /// Sorts jobs that are already in the order of their names by next fire or by duration; for other orders, leaves them as they are. Jobs
+    /// without a sort key come last.
     pub(crate) async fn sort(
         &self,
         engine: &Engine,
@@ -105,7 +106,7 @@ async fn next_fires(engine: &Engine, namespace: NamespaceId) -> Result<HashMap<J
 async fn long_durations(engine: &Engine, board: &Board, now: Timestamp) -> Result<HashMap<JobId, i64>, StoreError> {
     let owners = board.ids();
     let mut sketches: HashMap<i64, Sketch> = HashMap::new();
-    let day = i64::try_from(LOOK_BACK.as_millis()).unwrap_or(i64::MAX);
+    let day = i64::try_from(DAY.as_millis()).unwrap_or(i64::MAX);
     let from = Timestamp::from_millis((now.as_millis() / day - 1).max(0) * day);
     for owners in owners.chunks(512) {
         let query = PointQuery {

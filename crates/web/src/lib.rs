@@ -5,9 +5,9 @@
 //! - `routes` builds routes, each with a declared access, and `route_info` describes them; `access` checks the caller (`caller`) before
 //!   anything else is read; `frame` is the outermost layer of every request, with its id and its log line;
 //! - `rate` applies the rate limit of callers, `keyed` runs a call with an idempotency key only once;
-//! - `limits` has the limits for one client and for all: `peers` applies those of connections, `load` those of requests; `permits`
-//!   counts what requests occupy; `sending_body` releases it when the answer has been read; `drain` reads bodies of refused requests;
-//!   `shares` divides heavy work among callers;
+//! - `limits` has the limits for one client and for all: `peers` applies those of connections, `load` those of requests; `permits` counts
+//!   what requests occupy; `sending_body` releases the permits of a request when the client has read its answer; `drain` reads bodies of
+//!   refused requests; `shares` divides heavy work among callers;
 //! - `mounted` is the interface to endpoints of another protocol, and `mounted_routes` has their routes;
 //! - `audit` writes the audit entry of a request, `denials` limits the entries for refusals, `grants` reads and writes roles by names;
 //!   `cookies`, `origin` and `redirect` serve the sign-in;

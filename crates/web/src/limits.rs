@@ -39,7 +39,7 @@ pub struct HttpLimits {
     pub requests_per_address: usize,
     /// Maximum number of requests of one caller, including those whose answers are not yet read.
     pub requests_per_caller: usize,
-    /// Maximum number of unauthenticated requests of one address whose bodies have not arrived.
+    /// Maximum number of unauthenticated requests from one address whose bodies have not arrived.
     pub bodies_per_address: usize,
     /// Maximum bytes of request bodies in memory. One caller may have at most half of them.
     pub body_size: usize,
@@ -55,9 +55,9 @@ pub struct HttpLimits {
     pub applies: usize,
     /// Maximum number of such lists of one caller.
     pub applies_per_caller: usize,
-    /// Maximum number of event streams, and of followed logs.
+    /// Maximum number of event streams. The same maximum applies to followed logs, which are counted separately.
     pub live_streams: usize,
-    /// Maximum number of event streams, and of followed logs, of one caller.
+    /// Maximum number of event streams of one caller, and likewise of its followed logs.
     pub live_streams_per_caller: usize,
     /// Timeout for a TLS handshake, and for the head of a request.
     pub header_timeout: Duration,

@@ -67,7 +67,8 @@ fn has_credentials(headers: &HeaderMap) -> bool {
     headers.contains_key(AUTHORIZATION) || headers.contains_key(COOKIE)
 }
 
-/// Layer around every request: takes a share of its address, and sets a timeout until the answer begins. Probes take no share.
+/// Layer around every request: takes a share of the limit for its address, and sets a timeout until the answer begins. Probes take no
+/// share.
 pub(crate) async fn limit_requests(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     let request_share = RequestShare::default();
     if !is_probe(request.uri().path()) {
@@ -184,8 +185,8 @@ pub(crate) async fn limit_open_route(State(web): State<Web>, request: Request, n
     }
 }
 
-/// Returns the callback of an endpoint that authenticates its callers itself. The endpoint calls it when it has found a token valid; the
-/// request then no longer counts for its address.
+/// Returns a callback for an endpoint that authenticates its callers itself. The endpoint calls it after finding a token valid; the request
+/// then no longer counts for its address.
 pub(crate) fn on_authenticated(request: &Request) -> OnAuthenticated {
     let (request_share, connection) =
         (request.extensions().get::<RequestShare>().cloned(), request.extensions().get::<Connection>().cloned());
@@ -232,7 +233,7 @@ fn grpc_unavailable() -> Response {
     (headers, Body::empty()).into_response()
 }
 
-/// Counts a new stream for its caller and for the server. Dropping the returned share ends this.
+/// Counts a new stream for its caller and for the server. Dropping the returned shares undoes this.
 pub(crate) fn take_live_share(web: &Web, kind: StreamKind, caller: CallerKey) -> Result<LiveShare, Problem> {
     let limits = &web.config.limits;
     let (tally, noun) =

@@ -9,7 +9,7 @@ use rondel_core::visibility::{VisibleJobs, job_in};
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// Stands for a number in the messages of reports, which join messages that differ only in numbers. No name of a job contains it.
+/// Stands for a number in the messages of reports, since a report joins messages that differ only in numbers. No name of a job contains it.
 const NUMBER_PLACEHOLDER: char = '#';
 
 /// Conceals the names of jobs that the caller may not see, in these messages.

@@ -33,7 +33,7 @@ impl Origin {
     }
 }
 
-/// Extension of a request from a trusted proxy: the host and scheme that the browser used for the proxy.
+/// Extension of a request from a trusted proxy: the host and scheme with which the browser reached the proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProxiedOrigin {
     host: Option<String>,

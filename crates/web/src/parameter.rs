@@ -28,7 +28,7 @@ pub(crate) struct Parameter {
 }
 
 impl From<&'static str> for Parameter {
-    /// A parameter of a page. Pages are not part of the OpenAPI document, so it has no description.
+    /// A parameter of a page. Pages are not part of the OpenAPI document, so the parameter needs no description.
     fn from(name: &'static str) -> Self {
         Self::text(name)
     }

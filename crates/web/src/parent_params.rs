@@ -1,5 +1,5 @@
-//! Hides the parameters that a run got from its parent runs, as far as the caller may not see them. A job may follow from a job that its
-//! author may not see.
+//! Removes from a run's parameters the data of parent runs that the caller may not see. A caller who may see a job need not have a role for
+//! the jobs that it follows.
 
 use std::collections::HashMap;
 

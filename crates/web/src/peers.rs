@@ -64,11 +64,11 @@ struct ConnectionState {
     progressed_at: Mutex<Instant>,
     /// Cancelled when the connection must close to make room.
     eviction: CancellationToken,
-    /// The share of its caller's maximum number of connections; `None` while it is unauthenticated.
+    /// The connection's share of its caller's maximum; `None` while the connection is unauthenticated.
     caller_share: Mutex<Option<Share<CallerKey>>>,
 }
 
-/// Counts a connection as open until it is dropped.
+/// Counts a connection as open until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct OpenConnection(pub(crate) Connection);
 
@@ -92,8 +92,7 @@ impl ConnectionTable {
         }
     }
 
-    /// Closes the oldest unauthenticated connection of an address, leaving out connections with a request that the server works on.
-    /// `false` if there is none to close.
+    /// Closes an address's oldest unauthenticated connection on which the server works on no request. Returns `false` if there is none.
     fn evict(&mut self, network: IpAddr) -> bool {
         let unauthenticated_connections = self.unauthenticated.get(&network).into_iter().flat_map(BTreeMap::values);
         let mut idle_connections =

@@ -35,7 +35,7 @@ pub(crate) enum StreamKind {
     Log,
 }
 
-/// A place among all live streams, and a place among those of its caller.
+/// A stream's place among the live streams of its caller, and its place among those of all callers.
 pub(crate) type LiveShare = (Share<(StreamKind, Option<CallerKey>)>, Share<(StreamKind, Option<CallerKey>)>);
 
 impl Permits {

@@ -21,7 +21,7 @@ pub(crate) enum HttpVersion {
 pub(crate) struct PrefixedStream<S> {
     /// The bytes that were read to detect the protocol.
     prefix: Vec<u8>,
-    /// How many of them the reader has got.
+    /// How many bytes of `prefix` the reader has got.
     read_count: usize,
     stream: S,
 }

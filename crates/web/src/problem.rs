@@ -228,8 +228,8 @@ impl Problem {
 }
 
 impl Problem {
-    /// What was read, or nothing if this server cannot read all of it, for a part of a page that must not keep the rest of the page from
-    /// being shown.
+    /// What was read, or an empty list if this server cannot read all of it. Used for a part of a page whose failure must not hide the
+    /// other parts.
     pub(crate) fn unless_unreadable<T, E: Into<Self>>(result: Result<Vec<T>, E>) -> Result<Vec<T>, Self> {
         let result: Result<Vec<T>, Self> = result.map_err(Into::into);
         match result {

@@ -21,7 +21,8 @@ const SEARCHED_ROOT_COUNT: u32 = 8;
 /// The current state of a pump job.
 #[derive(Debug)]
 pub(crate) struct PumpView {
-    /// The open root run with groups, else the oldest open one, else the newest one; `None` if the job has had no run.
+    /// The oldest open root run with groups, else the oldest open root run, else the newest one, among the newest [`SEARCHED_ROOT_COUNT`]
+    /// that the caller may see; `None` if there is none.
     pub(crate) root: Option<RootView>,
     /// The groups of the root run, in the order of their indexes.
     pub(crate) groups: Vec<GroupView>,
@@ -35,7 +36,7 @@ pub(crate) struct PumpView {
 #[derive(Debug)]
 pub(crate) struct RootView {
     pub(crate) run: Run,
-    /// When the job's `until` ends the run. `None` if no instant ends it, or if it has ended.
+    /// When the job's `until` ends the run. `None` if no instant ends the run, or if the run has ended.
     pub(crate) ends_at: Option<Timestamp>,
 }
 

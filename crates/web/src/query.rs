@@ -72,7 +72,7 @@ impl Reader {
         parse(&text).map_err(|message| self.errors.push(Complaint::query(name, "invalid_value", message))).ok()
     }
 
-    /// Words in repeated parameters or separated by commas, without duplicates.
+    /// Words in repeated parameters or separated by commas, sorted and without duplicates.
     pub(crate) fn words<T: FromStr<Err = String> + Ord>(&mut self, parameter: Parameter) -> Vec<T> {
         let name = parameter.name;
         self.declared.push(parameter);

@@ -56,7 +56,7 @@ struct Bucket {
 struct BucketState {
     /// How many requests are left after this one.
     remaining: u32,
-    /// The time until the next request is allowed; `None` if this one was.
+    /// The time until the next request is allowed; `None` if this request was allowed.
     wait: Option<Duration>,
 }
 
@@ -100,7 +100,7 @@ pub(crate) struct RateStatus {
     state: BucketState,
 }
 
-/// Counts a request for its caller. It does not matter how the caller's `Authorization` header is written.
+/// Counts a request against the rate limit of its caller. `Ok(None)` if there is no limit; the error if the limit is exceeded.
 pub(crate) fn count_request(
     engine: &Engine,
     buckets: &Buckets,

@@ -36,7 +36,7 @@ pub(crate) enum AccessLoss {
 }
 
 impl AccessLoss {
-    /// The problem for work that ends early. `progress` is appended to its sentence.
+    /// The problem for work that ends early. Its message ends with `progress`.
     pub(crate) fn problem(self, progress: &str) -> Problem {
         match self {
             Self::Ended => {
@@ -61,7 +61,8 @@ impl RecheckedCaller {
         &self.caller
     }
 
-    /// Why the caller may no longer see this namespace or app; `None` while it may. Checked once per [`CHECK_PERIOD`].
+    /// Why the caller may no longer see this namespace or app; `None` while it may. The database is asked at most once per
+    /// [`CHECK_PERIOD`].
     pub(crate) async fn access_loss(
         &mut self,
         web: &Web,

@@ -13,7 +13,8 @@ pub(crate) fn redirect_to(path: &str) -> Response {
     (StatusCode::SEE_OTHER, [(LOCATION, location)]).into_response()
 }
 
-/// The path to continue at, from a request; `None` unless it is a path of this server.
+/// A path that a request names as the target of a redirect; `None` unless it is a path of this server with at most [`PATH_LEN_MAX`] visible
+/// ASCII characters.
 pub(crate) fn own_path(path: &str) -> Option<&str> {
     let without_slash = path.strip_prefix('/')?;
     let is_visible_ascii =

@@ -129,7 +129,8 @@ pub(crate) struct Report {
 #[derive(Debug, Default)]
 struct ReportGroups {
     groups: Vec<Group>,
-    /// The owners of the points in the total, each with the instant from which it counts. `None` if the total is the sum of the groups.
+    /// The owners of the points in the total, each with the instant from which its points count. `None` if the total is the sum of the
+    /// groups.
     total_owners: Option<(PointKind, Vec<(i64, Timestamp)>)>,
     /// The jobs whose failures are counted; `None` for all jobs of the apps.
     jobs: Option<Vec<JobId>>,
@@ -184,7 +185,7 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
     Ok(Report { range, total, rows, failures, is_cut, next_cursor })
 }
 
-/// A CSV file with the rows of all pages. If something had to be left out, its last line is `cut_line`.
+/// A CSV file with the rows of all pages. If something is left out, the last line of the file is `cut_line`.
 pub(crate) async fn whole_csv<Q: Sync>(call: &Call<Q>, query: ReportQuery, cut_line: &str) -> Result<String, Problem> {
     let mut query = ReportQuery { limit: LIMIT_MAX, cursor: None, ..query };
     let Report { range, total, rows, is_cut, mut next_cursor, .. } = report(call, &query).await?;
@@ -224,7 +225,7 @@ async fn count_rows<Q>(
     Ok(try_join(rows, reports::rows(node, kind_of_total, &namespace_group, total_range)).await?)
 }
 
-/// The app if one is named, else the apps that the caller may see; `None` for all.
+/// `app` if it is given, else the apps that the caller may see; `None` for all apps.
 fn visible_apps<Q>(call: &Call<Q>, app: Option<AppId>) -> Option<Vec<AppId>> {
     app.map(|app| vec![app]).or_else(|| call.visible_apps())
 }
@@ -312,7 +313,7 @@ fn owners_of(groups: &[Group]) -> Vec<JobId> {
     groups.iter().flat_map(|group| &group.owners).map(|(job, _)| JobId::new(*job)).collect()
 }
 
-/// A page of jobs in the order of their names.
+/// One group for each job of a page, in the order of their names. If the query names a job, only that job.
 async fn job_groups<Q: Sync>(
     call: &Call<Q>,
     query: &ReportQuery,
@@ -414,7 +415,7 @@ fn invalid_parameter_problem(parameter: &'static str, message: String) -> Proble
     Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query(parameter, "invalid_value", message)])
 }
 
-/// A CSV file with one page of a report: its rows, then the total. If not everything was counted, its last line is `cut_line`.
+/// A CSV file with one page of a report: its rows, then the total. If not everything was counted, the last line of the file is `cut_line`.
 pub(crate) fn csv(report: &Report, cut_line: &str) -> String {
     csv_with_total(&csv_lines(&report.rows), &report.total, report.is_cut.then_some(cut_line))
 }

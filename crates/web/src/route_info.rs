@@ -3,7 +3,7 @@
 use http::Method;
 use rondel_core::access::Permission;
 
-/// The path of the metrics. Besides tokens with the permission, it accepts a configured secret.
+/// The path of the metrics. Besides tokens with the permission, this path accepts a configured secret.
 pub(crate) const METRICS_PATH: &str = "/metrics";
 
 /// Who may use a route.

@@ -24,7 +24,7 @@ use crate::route_info::{Access, KeyUse, RouteInfo};
 use crate::state::Web;
 use crate::unread::{ReadInputs, refuse_unread};
 
-/// The paths that need no authentication. A new one needs an edit of this list, and is therefore a deliberate decision.
+/// The paths that need no authentication. A new path needs an edit of this list, and is therefore a deliberate decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenPath {
     /// Whether the process is alive.
@@ -165,7 +165,7 @@ impl Routes {
         self.routes.iter().map(|route| route.info.clone()).collect()
     }
 
-    /// The router. For an unknown path below `/api`, a caller without a token gets a 401; other callers get a 404 or 405.
+    /// The router. For an unknown path below `/api`, only a caller who may view something gets a 404; other callers get a 401 or 403.
     pub(crate) fn into_router(self, web: &Web) -> Router {
         let mut router = Router::new();
         for (path, methods) in self.method_routers(web) {

@@ -1,4 +1,4 @@
-//! Cancels, repeats or acknowledges many runs, for the API and for pages. The runs are counted first and then changed; their number has a
+//! Cancels, repeats or acknowledges many runs, for the API and for pages. The runs are selected first and then changed; their number has a
 //! limit.
 
 use rondel_admin::jobs;
@@ -33,7 +33,7 @@ pub(crate) enum RunAction {
 #[derive(Debug)]
 pub(crate) enum RunSelection {
     Ids(Vec<RunId>),
-    /// The runs that match the search. With an id, only the runs after this one, in the order from the newest to the oldest.
+    /// The runs that match the search. With an id, only the runs after this run, in the order from the newest to the oldest.
     Matching(Box<RunSearch>, Option<RunId>),
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct SelectedRuns {
     pub(crate) left_out_count: usize,
     /// Whether more runs match than one request can change.
     pub(crate) has_more: bool,
-    /// The run after which the next request continues, whatever happened to these runs; `None` if no request can continue.
+    /// The run after which the next request continues, whatever the outcome for these runs; `None` if no request can continue.
     pub(crate) next_after: Option<RunId>,
 }
 
@@ -85,7 +85,7 @@ pub(crate) async fn select_runs<Q>(
     selection: RunSelection,
 ) -> Result<SelectedRuns, Problem> {
     let store = call.engine().store();
-    let (mut runs, has_more, last_id) = match selection {
+    let (mut runs, has_more, next_after) = match selection {
         RunSelection::Ids(mut ids) => {
             ids.sort_unstable();
             ids.dedup();
@@ -95,8 +95,8 @@ pub(crate) async fn select_runs<Q>(
             runs.retain(|run| run.namespace == call.namespace.id && call.may_view(run.app));
             (runs, has_more, None)
         }
-        RunSelection::Matching(mut search, last_id) => {
-            search.from = last_id.map(|id| RunPlace { value: 0, id });
+        RunSelection::Matching(mut search, after_id) => {
+            search.from = after_id.map(|id| RunPlace { value: 0, id });
             search.is_dead |= action == RunAction::Acknowledge;
             let applies_to_status = |status: &RunStatus| (action != RunAction::Cancel) == status.is_terminal();
             let statuses = if search.statuses.is_empty() { RunStatus::ALL } else { &search.statuses };
@@ -109,17 +109,17 @@ pub(crate) async fn select_runs<Q>(
             let mut searched_runs = store.search_runs(call.namespace.id, &search).await?;
             let is_full = searched_runs.runs.len() > BULK_RUN_COUNT_MAX;
             searched_runs.runs.truncate(BULK_RUN_COUNT_MAX);
-            let last_id = match is_full {
+            let next_after = match is_full {
                 true => searched_runs.runs.last().map(|run| run.id),
                 false => searched_runs.stopped_at.filter(|_| can_continue(&search)),
             };
-            (searched_runs.runs, is_full || searched_runs.stopped_at.is_some(), last_id)
+            (searched_runs.runs, is_full || searched_runs.stopped_at.is_some(), next_after)
         }
     };
     let count = runs.len();
     runs.retain(|run| action.applies_to(run));
     runs.sort_by_key(|run| run.id);
-    Ok(SelectedRuns { left_out_count: count - runs.len(), runs, has_more, next_after: last_id })
+    Ok(SelectedRuns { left_out_count: count - runs.len(), runs, has_more, next_after })
 }
 
 /// Applies the action to one run after the other, beginning with the oldest. A run that fails does not stop the others.

@@ -107,7 +107,8 @@ pub(crate) async fn read_page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u
     } else if has_more {
         runs.pop();
     }
-    // A search within one job cannot go back beyond the run from which it was continued.
+    // A page that continues a stopped search within one job begins at the id `i64::MAX` (`RunSearch::place_below`). It has no previous
+    // page.
     let is_later_page = search.from.is_some_and(|from| from.id.get() < i64::MAX);
     let (has_previous, has_next) = if search.is_backward { (has_more, true) } else { (is_later_page, has_more) };
     let mut previous_position = runs.first().filter(|_| has_previous).map(|run| RunPosition::before(&search, run));
@@ -134,8 +135,8 @@ pub(crate) async fn read_page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u
     Ok(SearchedPage { runs, previous_position, next_position, searched_to })
 }
 
-/// Whether a search that stopped at a run can continue after that run by its id. A search within a single job cannot: its index has
-/// another order.
+/// Whether a search that stopped at a run can continue after that run by its id. Only a search for the newest runs can, and not within a
+/// single job, whose index has another order.
 pub(crate) fn can_continue(search: &RunSearch) -> bool {
     search.order == RunOrder::Newest && search.job_by_fires().is_none()
 }
@@ -199,9 +200,9 @@ pub(crate) async fn matching_apps<Q>(call: &Call<Q>, filter: &Filter) -> Result<
     Ok(Some(ids.filter(|id| visible_apps.as_ref().is_none_or(|visible_apps| visible_apps.contains(id))).collect()))
 }
 
-/// The jobs to which these patterns refer, in the order of their ids. A pattern refers to the job with this name or, without such a job,
-/// to all jobs whose names contain it. With `is_exclusion` the jobs are to be excluded: a pattern is refused if the namespace has too many jobs
-/// to find all of them.
+/// The jobs to which these patterns refer, in the order of their ids; `None` without patterns. A pattern refers to the job with this name
+/// or, without such a job, to all jobs whose names contain it. With `is_exclusion` the jobs are to be excluded: a pattern is refused if the
+/// namespace has too many jobs to find all of them.
 async fn matching_jobs<Q>(
     call: &Call<Q>,
     patterns: &[Pattern],

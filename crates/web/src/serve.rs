@@ -51,7 +51,7 @@ const HTTP2_CONNECTION_WINDOW: u32 = 512 * 1024;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an idle connection may take to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause after a connection could not be accepted because no file handle was left. It ends early if another connection ends.
+/// Pause after a connection could not be accepted, for example because no file handle was left. It ends early if another connection ends.
 const ACCEPT_DELAY: Duration = Duration::from_millis(100);
 const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -69,8 +69,8 @@ pub struct Port {
     pub engine: Option<Engine>,
 }
 
-/// Serves until `shutdown`, then accepts no further connections, waits for the requests in flight, and returns. Streams such as followed
-/// logs and executors' sessions must be ended by their owners.
+/// Serves until `shutdown`. Then it accepts no further connections, waits up to 30 seconds for the requests in flight, aborts the remaining
+/// ones, and returns. Streams such as followed logs and executors' sessions must be ended by their owners.
 pub async fn serve(listener: TcpListener, app: Router, shutdown: CancellationToken) {
     serve_on(listener, Port::default(), app, shutdown).await;
 }
@@ -166,7 +166,7 @@ impl ClientConnection {
         reason.to_owned()
     }
 
-    /// The host and scheme that the browser used for the trusted proxy; `None` without such a proxy.
+    /// The host and scheme with which the browser reached the trusted proxy; `None` without such a proxy.
     fn proxied_origin(&self, headers: &HeaderMap) -> Option<ProxiedOrigin> {
         self.peers.trusted_proxies.contains(self.peer).then(|| ProxiedOrigin::from_headers(headers))
     }

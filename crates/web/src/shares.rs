@@ -23,14 +23,14 @@ use crate::state::Web;
 const TURN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Shorter answers are not counted: the limit on the number of requests suffices for them.
 const COUNTED_ANSWER_LEN_MIN: usize = 16 * 1024;
-/// With more callers than this, unused queues are removed.
+/// Before a map of semaphores grows beyond this number, the unused ones are removed.
 const SEMAPHORE_COUNT_MAX: usize = 1_000;
 
 /// Extension of the answer to a dry run. A refusal may replace this answer, since nothing was changed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DryRunAnswer;
 
-/// A place in the limit for this kind of heavy work, and one in the limit of its caller.
+/// A place in the server's limit for one kind of heavy work, and a place in the caller's limit for it.
 #[derive(Debug)]
 pub(crate) struct HeavyWorkShare {
     _caller_share: Share<(HeavyWork, Option<CallerKey>)>,

@@ -17,7 +17,7 @@ use crate::call::Call;
 use crate::parent_params;
 use crate::problem::Problem;
 
-/// How many shards of a broadcast are shown with it.
+/// Maximum number of shards that are shown with a broadcast; complete batches of shards are read, so a few more can appear.
 const SHOWN_SHARD_COUNT_MAX: usize = 1000;
 
 /// How many shards are read at a time.
@@ -63,7 +63,7 @@ async fn run_definition<Q>(call: &Call<Q>, run: &Run) -> Result<Option<Definitio
     Ok(call.engine().store().definitions(&[(run.job, run.job_version)]).await?.pop())
 }
 
-/// The name of the run's shard, if its job names its shards.
+/// The name of the run's shard; `None` if the run is not a shard, or if its job does not name shards.
 pub(crate) async fn shard_name<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String>, Problem> {
     if run.is_root() || !Part::may_be(run) {
         return Ok(None);

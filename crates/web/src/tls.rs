@@ -72,7 +72,7 @@ pub struct Tls {
     files: TlsFiles,
     config: RwLock<Arc<ServerConfig>>,
     served: ServedCertificate,
-    /// The modification times and lengths of the files, taken before they were read at the start.
+    /// The modification times and lengths of the files, taken before the files were read at the start.
     loaded_stamps: FileStamps,
 }
 
@@ -82,7 +82,7 @@ type FileStamps = Vec<Option<(SystemTime, u64)>>;
 /// The state of checking the files for changes.
 #[derive(Debug)]
 struct FileWatcher {
-    /// The files from which the certificates in use were read.
+    /// The stamps of the files from which the certificates in use were read.
     used_stamps: FileStamps,
     /// Why newer files cannot be used, as last logged.
     logged_error: Option<String>,
@@ -93,9 +93,9 @@ struct FileWatcher {
 enum CheckResult<T> {
     /// New certificates.
     Changed(T),
-    /// The files cannot be used, for this reason.
+    /// The files cannot be used, for this reason that was not logged yet.
     Failed(String),
-    /// Nothing new.
+    /// The files are those in use, or cannot be used for the reason that was last logged.
     Unchanged,
 }
 

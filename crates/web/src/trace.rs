@@ -45,12 +45,12 @@ pub(crate) fn begin(request_id: &str, method: &Method, headers: &HeaderMap) -> (
     (span, Trace(own_span.or(caller_parent)))
 }
 
-/// Names the span after its route, when the route is known.
-pub(crate) fn name_span(action: &Method, route: &'static str) {
+/// Names the current span after the method and the route of the request.
+pub(crate) fn name_span(method: &Method, route: &'static str) {
     let context = Span::current().context();
     let span = context.span();
     if span.is_recording() {
-        span.update_name(format!("{action} {route}"));
+        span.update_name(format!("{method} {route}"));
         span.set_attribute(opentelemetry::KeyValue::new("http.route", route));
     }
 }
@@ -70,7 +70,7 @@ pub(crate) fn record_status(span: &Span, status: u16) {
     }
 }
 
-/// Returns the answer. If its body is produced while it is sent, that happens within the span too.
+/// Returns the answer. A body that is produced while it is sent is then produced within the span.
 pub(crate) fn within_span(span: &Span, response: Response) -> Response {
     if response.body().size_hint().exact().is_some() {
         return response;

@@ -1,5 +1,5 @@
-//! Refuses a change with a body, or with a condition about a version (such as `If-Match`), that its route does not read. If it were ignored,
-//! the change would not be the one that the caller asked for.
+//! Refuses a change with a body, or with a condition about a version (such as `If-Match`), that its route does not read. If the server
+//! ignored them, the change would not be the one that the caller asked for.
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -13,12 +13,12 @@ use crate::call::quoted_input;
 use crate::openapi::HandlerInputs;
 use crate::problem::{Code, Problem};
 
-/// What a route that changes something reads.
+/// What a route reads from requests for a change.
 #[derive(Clone, Debug)]
 pub(crate) struct ReadInputs {
     has_body: bool,
     has_version: bool,
-    /// The names of its query parameters.
+    /// The names of the route's query parameters, joined by commas.
     parameters: String,
 }
 

@@ -52,7 +52,7 @@ pub(crate) struct AddressJson {
     last_registered_at: Option<Timestamp>,
 }
 
-/// The URL's parameter that names an address.
+/// The query parameter that names an address.
 #[derive(Debug)]
 pub(crate) struct AddressQuery(Option<String>);
 

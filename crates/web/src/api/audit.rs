@@ -50,7 +50,7 @@ const fn filter_parameter(name: &'static str) -> Parameter {
     Parameter::pattern(name, r"^[^\u0000]{1,255}$")
 }
 
-/// The URL's parameters for reading the audit log.
+/// The query parameters for reading the audit log.
 #[derive(Debug)]
 pub(crate) struct ReadAudit {
     pub(crate) filter: AuditQuery,
@@ -157,7 +157,7 @@ pub(crate) async fn check_namespace(call: &GlobalCall<ReadAudit>) -> Result<(), 
     }
 }
 
-/// The error for a namespace that does not exist, unless entries name it: those about a deleted namespace stay.
+/// The error for a namespace that does not exist and that no entry names. Entries about a deleted namespace stay.
 pub(crate) async fn namespace_error(engine: &Engine, name: Option<&str>) -> Result<Option<String>, Problem> {
     let Some(name) = name else { return Ok(None) };
     let namespaces = engine.store().namespaces().await?;

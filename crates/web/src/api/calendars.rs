@@ -254,29 +254,30 @@ async fn delete(call: Call, Named(name, ..): Named<path::Calendar>, if_match: If
 async fn list_dependents(call: Call<PageQuery>, Named(name, ..): Named<path::Calendar>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let listing = Listing::new("calendar users", record.id);
-    let after_user =
+    let after_dependent =
         call.query.cursor.as_deref().map(|cursor| listing.position::<CalendarUserJson>(cursor)).transpose()?;
-    let after_user = after_user.map(|user| match user.kind.as_str() {
-        "calendar" => CalendarDependent::Calendar(user.name),
-        _ => CalendarDependent::Job(user.name),
+    let after_dependent = after_dependent.map(|dependent| match dependent.kind.as_str() {
+        "calendar" => CalendarDependent::Calendar(dependent.name),
+        _ => CalendarDependent::Job(dependent.name),
     });
-    let is_name = |user: &CalendarDependent| match user {
+    let is_name = |dependent: &CalendarDependent| match dependent {
         CalendarDependent::Calendar(name) | CalendarDependent::Job(name) => name::check(name).is_ok(),
     };
-    if !after_user.iter().all(is_name) {
+    if !after_dependent.iter().all(is_name) {
         return Err(invalid_cursor_problem("does not hold a name"));
     }
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
     let visible_apps = call.visible_apps();
     let mut dependents =
-        calendars::dependents(call.engine(), &record, visible_apps.as_deref(), after_user.as_ref(), limit + 1).await?;
-    let last_user = cut_to_page(&mut dependents, call.query.limit).cloned();
-    let user_json = |user: CalendarDependent| match user {
+        calendars::dependents(call.engine(), &record, visible_apps.as_deref(), after_dependent.as_ref(), limit + 1)
+            .await?;
+    let last_dependent = cut_to_page(&mut dependents, call.query.limit).cloned();
+    let dependent_json = |dependent: CalendarDependent| match dependent {
         CalendarDependent::Calendar(name) => CalendarUserJson { kind: "calendar".to_owned(), name },
         CalendarDependent::Job(name) => CalendarUserJson { kind: "job".to_owned(), name },
     };
-    let next_cursor = last_user.map(|user| listing.cursor(user_json(user)));
-    json_response(StatusCode::OK, &Page { items: dependents.into_iter().map(user_json).collect(), next_cursor })
+    let next_cursor = last_dependent.map(|dependent| listing.cursor(dependent_json(dependent)));
+    json_response(StatusCode::OK, &Page { items: dependents.into_iter().map(dependent_json).collect(), next_cursor })
 }
 
 /// Parses a calendar. The name may be left out; if it is given, it must equal the name in the path.

@@ -231,8 +231,8 @@ impl Fleet {
     }
 }
 
-/// A page of executors, ordered by app and name: those online, those seen within [`OFFLINE_LISTED_LENGTH`], and those that are switched off. Also
-/// returns the position where the next page begins.
+/// A page of executors, ordered by app and name: those online, those seen within [`OFFLINE_LISTED_LENGTH`], and those that are switched
+/// off. If there is a next page, also returns the position after which it begins.
 pub(crate) async fn page<Q>(
     call: &Call<Q>,
     after_position: Option<ExecutorPosition>,

@@ -72,7 +72,7 @@ struct LogStream {
     follow: FollowRequest,
     ends_at: Instant,
     last_sent_at: Instant,
-    /// Whether the log has been read, or its read has been tried.
+    /// Whether a read of the log was tried.
     has_begun: bool,
     has_ended: bool,
     log_reader: LogReader,
@@ -130,7 +130,7 @@ impl LogStream {
     /// The next piece of the stream.
     async fn next_bytes(&mut self) -> Option<Bytes> {
         while !self.has_ended {
-            // Each stream reads once: a client that opens it again and again while the server stops gets new lines.
+            // Each stream reads at least once: a client that reopens the stream repeatedly while the server stops still gets new lines.
             if std::mem::replace(&mut self.has_begun, true) && self.must_end() {
                 return self.end(false);
             }

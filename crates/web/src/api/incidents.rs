@@ -31,7 +31,7 @@ use crate::query::{FromQuery, Reader};
 use crate::read_again::read_again;
 use crate::routes::Routes;
 
-/// The URL's parameters for the list of incidents.
+/// The query parameters for the list of incidents.
 #[derive(Debug)]
 pub(super) struct IncidentsQuery {
     is_open: Option<bool>,
@@ -414,7 +414,7 @@ pub(crate) async fn create_silence<Q>(call: &Call<Q>, mut request: SilenceReques
     Ok(silence)
 }
 
-/// The app that a silence is limited to; `None` for the whole namespace.
+/// The app that a silence is limited to; `None` for the whole namespace, and for a job or app that does not exist.
 pub(crate) async fn silence_app<Q>(call: &Call<Q>, spec: &SilenceSpec) -> Result<Option<AppId>, Problem> {
     let store = call.engine().store();
     Ok(match (&spec.job, &spec.app) {

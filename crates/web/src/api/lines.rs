@@ -105,7 +105,7 @@ pub(crate) struct Line {
 pub(crate) struct Lines {
     pub(crate) lines: Vec<Line>,
     pub(crate) position: Position,
-    /// Whether there is no further line to read at the moment.
+    /// Whether no further line can currently be read.
     pub(crate) is_drained: bool,
     /// The total length of the lines' texts, in bytes.
     text_bytes: usize,

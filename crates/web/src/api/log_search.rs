@@ -27,7 +27,7 @@ const HIT_COUNT_MAX: usize = 10_000;
 /// Maximum bytes of text that one search reads, far more than a log can have.
 const SEARCHED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// The URL's parameters for a search in a log.
+/// The query parameters for a search in a log.
 #[derive(Debug)]
 pub(crate) struct LogSearchQuery {
     attempt: Option<i32>,

@@ -26,7 +26,7 @@ use crate::routes::Routes;
 const LIMIT_DEFAULT: u32 = 1000;
 const LIMIT_MAX: u32 = 5000;
 
-/// The URL's parameters for reading a log.
+/// The query parameters for reading a log.
 #[derive(Debug)]
 pub(crate) struct LogQuery {
     after: Option<String>,

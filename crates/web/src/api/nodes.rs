@@ -179,7 +179,7 @@ async fn set_state(
 ) -> Result<Response, Problem> {
     let switch = body.read()?.state;
     let not_found = || Problem::new(Code::NodeNotFound, format!("no node is called {}", quoted_input(&name)));
-    // An invalid name is not looked up: the database never gets unchecked text from a caller.
+    // An invalid name is not looked up: unchecked text from a caller is never sent to the database.
     name::check(&name).map_err(|_| not_found())?;
     let store = call.engine().store();
     let switch_before = store.nodes().await?.into_iter().find(|node| node.name == name).map(|node| node.switch);

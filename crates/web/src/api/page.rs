@@ -11,7 +11,7 @@ pub(crate) const LIMIT_DEFAULT: u32 = 50;
 /// Maximum number of items in a page.
 pub(crate) const LIMIT_MAX: u32 = 200;
 
-/// The URL's parameters for a list that has pages.
+/// The query parameters for a list that has pages.
 #[derive(Debug)]
 pub(crate) struct PageQuery {
     pub(crate) limit: u32,

@@ -31,7 +31,7 @@ const FORMAT_WORDS: [&str; 2] = ["json", "csv"];
 /// The last line of a CSV file if apps or jobs had to be left out.
 const CUT_LINE: &str = "Not all apps or jobs could be counted: choose a shorter range, or one app.";
 
-/// The URL's parameters for a report, and its format.
+/// The query parameters for a report, and its format.
 #[derive(Debug)]
 pub(super) struct FormattedReportQuery {
     query: ReportQuery,

@@ -25,7 +25,7 @@ use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 use crate::run_filter::{self, FILTER_PARAMETER, ORDER_WORDS, RunPosition};
 
-/// The URL's parameters for the list of runs.
+/// The query parameters for the list of runs.
 #[derive(Debug)]
 pub(crate) struct RunListQuery {
     job: Option<String>,

@@ -1,4 +1,4 @@
-//! The tree of a fire: its root run, and all runs that follow from it.
+//! The tree of a fire: its root run, and all runs to which it led.
 
 use axum::response::Response;
 use http::StatusCode;

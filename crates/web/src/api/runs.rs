@@ -148,7 +148,7 @@ async fn trigger(
     }
 }
 
-/// Checks the key of a trigger. Returns the key, and the action for the case that an open run has this key.
+/// Checks the key of a trigger. Returns the key, and the action for the case that an open run has this key; `None` without a key.
 pub(crate) fn checked_key(
     (pointer, key): (&str, Option<&str>),
     if_open: Option<IfOpen>,
@@ -246,7 +246,7 @@ async fn answer_created(call: &Call, run: &Run) -> Result<Response, Problem> {
     Ok(response)
 }
 
-/// The run with this id, if it is in the namespace of the call.
+/// The run with this id, if it is in the namespace of the call and the caller has the route's permission on its app.
 pub(crate) async fn find<Q>(call: &Call<Q>, path: &Named<path::Run>) -> Result<Run, Problem> {
     let id = path.0.parse::<RunId>().ok().filter(|id| id.get() > 0);
     let run = match id {

@@ -371,7 +371,7 @@ async fn list_jobs(call: Call<PageQuery>, Named(name, ..): Named<path::Script>) 
     )
 }
 
-/// The version whose number is in this query parameter, and its source.
+/// A version of the script, and its source. The refusal of a version that does not exist names this query parameter.
 async fn version_in_query<Q>(
     call: &Call<Q>,
     record: &ScriptRecord,

@@ -263,8 +263,8 @@ pub(super) fn routes() -> Routes {
 }
 
 async fn add(call: Call, body: JsonBody<NewFires>) -> Result<Response, Problem> {
-    // A role for one app is not enough: its fires could take the ids of other apps' fires, which would then be ignored, and change the
-    // observed range of the source.
+    // A role for one app is not enough. The fires of that app could take the ids of other apps' fires, so that the latter would be ignored,
+    // and could change the observed range of the source.
     call.check(None, forbidden_problem)?;
     let NewFires { source, fires } = body.read()?;
     check_source(&source).map_err(|message| refuse_value("/source", message))?;

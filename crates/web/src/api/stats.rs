@@ -30,7 +30,7 @@ const GROUP_COUNT_MAX: usize = 100;
 const JOB_COUNT_MAX: usize = 50;
 const GROUP_WORDS: [&str; 2] = ["app", "job"];
 
-/// The URL's parameters for counts of runs.
+/// The query parameters for counts of runs.
 #[derive(Debug)]
 pub(super) struct StatsQuery {
     from: Option<Timestamp>,
@@ -214,7 +214,7 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
 struct StatsGroup {
     name: String,
     id: i64,
-    /// Earlier runs are left out: the job was in another app then, which the caller may not view.
+    /// Earlier runs are left out: the job was then in an app that the caller may not view.
     from: Timestamp,
 }
 

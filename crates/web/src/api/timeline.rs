@@ -73,7 +73,7 @@ impl FromQuery for TimelineQuery {
     }
 }
 
-/// The URL's parameters for the upcoming fires.
+/// The query parameters for the upcoming fires.
 #[derive(Debug)]
 pub(super) struct UpcomingFiresQuery {
     to: Option<Timestamp>,

@@ -1,5 +1,5 @@
-//! The descent of tokens: a token ends together with the token that made it. Decides which token a new one descends from, and when it
-//! expires.
+//! The descent of tokens: a token ends together with the token that made it. Decides which token a new token descends from, and when the
+//! new token expires.
 
 use rondel_admin::lineage::{self, CHAIN_LEN_MAX, Descent};
 use rondel_core::time::earlier_of;

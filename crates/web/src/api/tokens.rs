@@ -41,7 +41,7 @@ const OVERLAP_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How many tokens are read at a time while searching for those that the caller may manage.
 const TOKEN_BATCH_COUNT: u32 = 500;
 
-/// The URL's parameters for the list of tokens.
+/// The query parameters for the list of tokens.
 #[derive(Debug)]
 pub(crate) struct TokenListQuery {
     wants_all: bool,
@@ -285,7 +285,8 @@ pub(crate) async fn create_token<Q>(call: &GlobalCall<Q>, new_token: NewToken) -
         None => None,
         Some(name) => Some(visible_namespace(engine, &call.caller, name).await?.id),
     };
-    // Checks the roles before it creates an app by its name: only a caller who may grant the role in the whole namespace may do that.
+    // This checks the roles before it creates an app that a grant names: only a caller who may grant the role in the whole namespace may
+    // create one.
     let grants = covered_grants(call, &new_token.grants).await?;
     let now = engine.now();
     let expires_at = parse_expiry(kind, new_token.expires_in.as_deref(), now)?;

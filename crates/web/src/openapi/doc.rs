@@ -94,7 +94,7 @@ impl Doc {
         self
     }
 
-    /// Adds refusals that do not follow from the handler's arguments.
+    /// Adds refusals that the handler's arguments do not imply.
     pub(crate) fn refuses(mut self, codes: &[Code]) -> Self {
         self.refusals.extend_from_slice(codes);
         self

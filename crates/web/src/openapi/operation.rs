@@ -57,7 +57,7 @@ pub(super) fn operation(info: &RouteInfo, route: &RouteDoc, schemas: &mut Schema
         KeyUse::Refused | KeyUse::Ignored => {}
     }
     if inputs.body.is_none() && info.key_use() != KeyUse::Ignored {
-        // A change without a body refuses one.
+        // A change that takes no body refuses a request that has one.
         refusals.push(Code::InvalidBody);
     }
     refusals.extend(&inputs.refusals);

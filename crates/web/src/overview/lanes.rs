@@ -26,7 +26,7 @@ pub(crate) const LANE_COUNT_MAX: u32 = 100;
 const FILTERED_JOB_COUNT: u32 = 200;
 /// How many running runs are read at most to find the jobs that run now.
 const RUNNING_RUN_COUNT_MAX: u32 = 400;
-/// Maximum number of running runs in a timeline that began before its range.
+/// Maximum number of running runs from before the range of a timeline.
 const EARLIER_RUN_COUNT_MAX: u32 = 1_000;
 
 rondel_core::plain_word_enum! {
@@ -206,8 +206,7 @@ async fn read_lane_data<Q: Sync>(
     Ok(data_by_job)
 }
 
-/// The running runs that were created before an instant, the newest first. They were planned before that instant, but still overlap the
-/// time after it.
+/// The running runs that were created before an instant, the newest first. They still overlap the time after that instant.
 async fn running_before<Q>(call: &Call<Q>, instant: Timestamp) -> Result<Vec<Run>, Problem> {
     let query = RunQuery {
         within: call.visible_apps(),
@@ -253,7 +252,7 @@ async fn worst_jobs<Q: Sync>(
     Ok(ids.iter().filter_map(|id| jobs_by_id.remove(id)).filter(is_selected).collect())
 }
 
-/// The jobs whose names contain the wanted text. Returns one job more than the timeline has lanes, or all of them if [`worst_jobs`]
+/// Those of these jobs whose names contain the wanted text: at most one more than the timeline has lanes, or all of them if [`worst_jobs`]
 /// filters them further.
 async fn matching_jobs<Q>(call: &Call<Q>, request: &TimelineRequest, ids: &[JobId]) -> Result<Vec<JobRecord>, Problem> {
     let store = call.engine().store();
@@ -272,11 +271,11 @@ fn job_lane(job: &JobRecord, plan: LanePlan, data: LaneData, (now, stretch_len):
     let claimed_instants: BTreeSet<Timestamp> =
         runs.iter().filter(|run| is_ahead(run)).map(|run| run.fire_at).collect();
     runs.retain(|run| !is_ahead(run) || run.fire_at <= now);
-    let run_verdicts = runs.iter().fold(Verdicts::default(), |sum, run| sum.plus(verdicts_of_run(run)));
+    let run_failures = runs.iter().fold(Verdicts::default(), |sum, run| sum.plus(failures_of_run(run)));
     let stretch_verdicts = || stretches.iter().map(|stretch| &stretch.verdicts);
     let run_count =
         u64::try_from(runs.len()).unwrap_or(u64::MAX) + stretch_verdicts().map(Verdicts::total).sum::<u64>();
-    let failure_count = run_verdicts.failure_count() + stretch_verdicts().map(Verdicts::failure_count).sum::<u64>();
+    let failure_count = run_failures.failure_count() + stretch_verdicts().map(Verdicts::failure_count).sum::<u64>();
     let stretch_marks = stretches.iter().flat_map(|stretch| marks_of_stretch(stretch, stretch_len));
     let mut fires: Vec<Timestamp> = plan.fires;
     fires.extend(claimed_instants.into_iter().filter(|at| *at > now));
@@ -300,7 +299,7 @@ const fn is_ahead(run: &ChartRun) -> bool {
     matches!(run.status, RunStatus::Pending | RunStatus::Waiting)
 }
 
-fn verdicts_of_run(run: &ChartRun) -> Verdicts {
+fn failures_of_run(run: &ChartRun) -> Verdicts {
     let count = u64::try_from(run.span_count).unwrap_or(1);
     let no_verdicts = Verdicts::default();
     match run.status {
@@ -321,7 +320,7 @@ fn stretch_length(request: &TimelineRequest) -> Duration {
     Step::Hour.length() * hours
 }
 
-/// The marks of a joined stretch: one for each kind of verdict.
+/// The marks of a joined stretch, one for each status that occurs. The mark of succeeded runs also counts the cancelled ones.
 fn marks_of_stretch(stretch: &StatPoint, stretch_len: Duration) -> Vec<Mark> {
     let (at, Verdicts { succeeded, failed, timed_out, cancelled, unknown, skipped }) = (stretch.at, stretch.verdicts);
     let mark_of = |status, count| Mark { from: at, to: Some(at + stretch_len), status, run: None, count };
@@ -404,7 +403,7 @@ async fn lanes_by_executor<Q>(call: &Call<Q>, request: &TimelineRequest) -> Resu
         run_count: u64::try_from(chart_runs.len()).unwrap_or(u64::MAX),
         failure_count: chart_runs
             .iter()
-            .fold(Verdicts::default(), |sum, run| sum.plus(verdicts_of_run(run)))
+            .fold(Verdicts::default(), |sum, run| sum.plus(failures_of_run(run)))
             .failure_count(),
         marks: chart_runs.iter().rev().map(Mark::from).collect(),
         ..Lane::default()

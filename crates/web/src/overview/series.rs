@@ -173,7 +173,8 @@ pub(crate) fn fitting_step(length: Duration) -> Step {
     }
 }
 
-/// The shortest step of at least `step_min` whose counts are stored for these owners as far back as `from`.
+/// The shortest step of at least `step_min` whose counts are stored for these owners as far back as `from`; the longest step if there is
+/// none.
 pub(crate) fn stored_step(kind: PointKind, step_min: Step, (from, now): (Timestamp, Timestamp)) -> Step {
     let is_kept = |step: &Step| *step >= step_min && from >= now.saturating_sub(kind.kept_for(*step));
     let steps = kind.steps();

@@ -29,7 +29,7 @@ use crate::redirect::redirect_to;
 /// How many jobs, and how many calendars, the form offers for selection.
 const SUGGESTION_COUNT: u32 = 200;
 
-/// The URL's parameters of the form for a new rule. `job` preselects that job as the scope.
+/// The query parameters of the form for a new rule. `job` preselects that job as the scope.
 #[derive(Debug)]
 pub(crate) struct NewRule {
     job: Option<String>,

@@ -76,7 +76,7 @@ struct RuleRow {
     channels: String,
     is_critical: bool,
     is_enabled: bool,
-    /// When the rule is checked next; `None` if within a minute, or after runs.
+    /// When the rule is checked next; `None` if that is within a minute, or if it is checked after runs.
     next_at: Option<Moment>,
 }
 
@@ -132,7 +132,7 @@ struct IncidentPage {
 /// Why the caller may not operate the whole namespace or single apps. A role on an app covers its incidents, silences and windows.
 struct MissingRoleByApp {
     for_namespace: Option<&'static str>,
-    /// The apps, keyed by name; empty if the caller may operate the whole namespace.
+    /// The reason for each app, keyed by the app's name; empty if the caller may operate the whole namespace.
     apps: BTreeMap<String, Option<&'static str>>,
 }
 
@@ -255,7 +255,7 @@ fn open_incident_query<'a, Q>(call: &Call<Q>, within: Option<&'a [String]>) -> I
     IncidentQuery { namespace, is_open: Some(true), job: None, before: None, within, limit: OPEN_INCIDENT_COUNT }
 }
 
-/// Open incidents, without those that the page of a group shows. Callers who see only some apps see no groups, so they get all.
+/// Open incidents, except those that the page of a group shows. Callers who see only some apps see no groups, so they get every incident.
 async fn open_incidents<Q>(call: &Call<Q>, query: IncidentQuery<'_>) -> Result<Vec<IncidentRecord>, Problem> {
     let store = call.engine().store();
     Ok(if query.within.is_none() { store.ungrouped_incidents(query).await? } else { store.incidents(query).await? })
@@ -309,8 +309,8 @@ fn incident_row(
     }
 }
 
-/// The open incidents about a job, for its page. An incident is hidden if the job belonged at that time to an app that the caller does not
-/// see.
+/// The open incidents about a job, for its page. An incident is hidden if the job belonged, at the time of the incident, to an app that the
+/// caller does not see.
 pub(super) async fn incident_rows_of_job<Q>(page: &Page<Q>, record: &JobRecord) -> Result<Vec<IncidentRow>, Problem> {
     let now = page.engine().now();
     let visible_app_names = page.call.visible_app_names().await?;
@@ -336,7 +336,7 @@ pub(super) async fn incident_rows_of_job<Q>(page: &Page<Q>, record: &JobRecord) 
         .collect())
 }
 
-/// The URL of the page about a subject.
+/// The URL of the page about a subject; `None` for a namespace or a group of incidents.
 fn subject_url(subject: &Subject) -> Option<String> {
     let name = &subject.name;
     match subject.kind {

@@ -117,7 +117,7 @@ impl TextStyle {
                 Some(24) => style.underline = false,
                 Some(code @ (30..=37 | 90..=97)) => style.colour = Some(code),
                 Some(39) => style.colour = None,
-                // The following numbers are the arguments of 38 and 48: they select one of 256 or 16 million colours.
+                // The numbers after 38 and 48 select one of 256 or 16 million colours. They are skipped.
                 Some(38 | 48) => match codes.next() {
                     Some(Some(5)) => drop(codes.next()),
                     Some(Some(2)) => drop(codes.nth(2)),

@@ -35,13 +35,13 @@ impl AsCode {
 
     /// An action that belongs to no namespace.
     pub(crate) fn without_namespace((method, path): (&str, &str), body: Option<&Value>, command: &str) -> Self {
-        let method = if method == "GET" { String::new() } else { format!("-X {method} ") };
-        let body = body
+        let method_option = if method == "GET" { String::new() } else { format!("-X {method} ") };
+        let body_options = body
             .map(|body| format!(" \\\n  -H 'Content-Type: application/json' -d {}", shell_quoted(&body.to_string())));
         Self {
             curl: format!(
-                "curl {method}-H \"Authorization: Bearer $RONDEL_TOKEN\" \\\n  \"$RONDEL_SERVER{path}\"{}",
-                body.unwrap_or_default()
+                "curl {method_option}-H \"Authorization: Bearer $RONDEL_TOKEN\" \\\n  \"$RONDEL_SERVER{path}\"{}",
+                body_options.unwrap_or_default()
             ),
             command: format!("rondel {command}"),
         }

@@ -21,7 +21,7 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::redirect_to;
 
-/// The URL's parameter of the page: the year to show.
+/// The query parameter of the page: the year to show; `None` for the current year.
 #[derive(Debug)]
 pub(crate) struct YearQuery(Option<i32>);
 

@@ -26,7 +26,7 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{query_pair, redirect_to};
 
-/// The URL's parameter of the form for a new channel: the service to use.
+/// The query parameter of the form for a new channel: the service to use; `None` for email.
 #[derive(Debug)]
 pub(crate) struct NewChannelQuery(Option<ChannelKind>);
 
@@ -52,7 +52,7 @@ struct DeliveryRow {
     word: &'static str,
     at: Moment,
     kind: &'static str,
-    /// The subject of the message.
+    /// The subject of the message; read only for the list of deliveries, and `None` if the message is no longer stored.
     subject: Option<String>,
     /// The incident that the message is about; `None` for a test.
     incident: Option<String>,
@@ -227,7 +227,7 @@ pub(super) async fn save(
     save_form(&page, Some(&channel), form).await
 }
 
-/// Saves the channel in the form. If it has errors, shows the form again.
+/// Saves the channel in the form. If the form has errors, shows it again.
 async fn save_form(page: &Page, existing_channel: Option<&Channel>, form: ChannelForm) -> Result<Response, Problem> {
     if let Some(existing_channel) = existing_channel {
         page.call.note.before(&audit_document(existing_channel));

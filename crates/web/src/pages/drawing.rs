@@ -70,7 +70,7 @@ pub(crate) fn axis(scale: Scale) -> Vec<AxisLabel> {
         let step_at = Timestamp::from_millis(first_ms + number * step_ms);
         let step_offset = offset_ms(step_at, zone);
         let shifted_at = Timestamp::from_millis(step_at.as_millis() + (offset_at_start - step_offset) % step_ms);
-        // If the clock skips this round time, the time does not exist.
+        // If the clock skips this round time, the label stays at the instant before the shift.
         if offset_ms(shifted_at, zone) == step_offset { shifted_at } else { step_at }
     });
     let label = |step_at: Timestamp| {
@@ -107,7 +107,7 @@ pub(crate) struct Bar {
     pub(crate) width: u32,
     pub(crate) y: u32,
     pub(crate) height: u32,
-    /// `None` for several runs.
+    /// The run to which the bar links. `None` for several runs, and for a run that has no link because the drawing has many runs.
     pub(crate) run: Option<rondel_core::RunId>,
     /// Whether it stands for a stretch of time that begins and ends at full quarters of an hour.
     pub(crate) is_stretch: bool,
@@ -144,7 +144,7 @@ pub(crate) struct LaneRow {
     /// Whether the earlier runs of the job are joined into bars for stretches of time.
     pub(crate) is_joined: bool,
     /// The URL of the list of its runs. The script adds the time range of a clicked bar.
-    pub(crate) runs_of: String,
+    pub(crate) runs_url: String,
     /// The URL of the page that explains why nothing ran, opened by a click on an empty place; only for jobs.
     pub(crate) fires_url: Option<String>,
     /// The URL from which the script reads why parts of the lane are empty; only for jobs.
@@ -197,7 +197,7 @@ enum MarkShape {
     Run,
     /// Successful runs that are joined, drawn like a run.
     Succeeded,
-    /// Failed runs that are joined, drawn as a line at the bottom.
+    /// Runs that failed, timed out or have an unknown outcome, joined and drawn as a line at the bottom.
     Trouble,
     /// Skipped fires that are joined, drawn as a line at the top.
     Skipped,
@@ -275,7 +275,7 @@ impl LaneRenderer {
                 .map(|at| self.tick(*at, t.lane_clock, self.fires_url(lane, *at)))
                 .collect(),
             is_joined: lane.is_joined && self.lane_kind == LaneKind::Job,
-            runs_of: format!("/runs?{}", query_pair("q", &format!("{}:{} ", self.lane_kind.as_str(), lane.name))),
+            runs_url: format!("/runs?{}", query_pair("q", &format!("{}:{} ", self.lane_kind.as_str(), lane.name))),
             gaps_url: (self.lane_kind == LaneKind::Job).then(|| format!("/jobs/{}/gaps", lane.name)),
             fires_url: (self.lane_kind == LaneKind::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at=", lane.name)),
         }

@@ -32,7 +32,8 @@ pub(super) struct EditEffect {
     pub(super) appearing_count: u64,
     /// Whether the week has too many fires to count them all.
     pub(super) is_cut: bool,
-    pub(super) is_paused: bool,
+    /// Whether the edited definition is paused.
+    pub(super) is_edited_job_paused: bool,
 }
 
 /// A fire, and which of the two definitions have it.
@@ -105,7 +106,7 @@ impl EditEffect {
             vanishing_count: changes.vanishing.count,
             appearing_count: changes.appearing.count,
             is_cut: !changes.is_whole,
-            is_paused: !new_job.enabled,
+            is_edited_job_paused: !new_job.enabled,
         })
     }
 }

@@ -159,8 +159,8 @@ async fn render_page<Q>(
     html(StatusCode::OK, &template)
 }
 
-/// Whether a text can be used as the server's URL in the snippets. Users paste these into a shell, and a link to this page can have any text,
-/// so only characters are accepted that have no meaning there.
+/// Whether a text can be used as the server's URL in the snippets. Users paste these into a shell, and a link to this page can have any
+/// text, so only characters without a meaning in a shell are accepted.
 fn is_plain_url(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:[]".contains(&byte);
     text.len() <= SERVER_LEN_MAX

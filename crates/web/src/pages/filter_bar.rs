@@ -23,7 +23,7 @@ pub(super) struct Chip {
     pub(super) href: String,
 }
 
-/// An error in the filter, whose text is split into the parts before, in and after the error.
+/// An error in the filter. The text of the filter is split into the parts before, in and after the error.
 #[derive(Debug)]
 pub(super) struct FilterFault {
     pub(super) text_before: String,
@@ -121,7 +121,7 @@ pub(super) fn presets(action: &'static str, current: &str, filters: &[(&'static 
     filters.iter().map(preset).collect()
 }
 
-/// The URL's parameters for suggestions: the text typed so far, and the position of the cursor in it.
+/// The query parameters for suggestions: the text typed so far, and the position of the cursor in it, in characters.
 #[derive(Debug)]
 pub(crate) struct SuggestQuery {
     text: String,

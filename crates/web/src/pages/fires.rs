@@ -37,7 +37,7 @@ const SHORTEST_RANGE: Duration = Duration::from_secs(1);
 /// If a range of the length [`SHORTEST_RANGE`] has too many entries, at most this many further pages of it are read.
 const FURTHER_PAGE_COUNT_MAX: usize = 20;
 
-/// The URL's parameters of the page: up to when to show past fires, and the question "why".
+/// The query parameters of the page: up to when to show past fires, and the question "why".
 #[derive(Debug)]
 pub(crate) struct FiresQuery {
     to: Option<Timestamp>,
@@ -114,9 +114,7 @@ struct InstantAnswer {
     sentence: Vec<SentencePart>,
     class: &'static str,
     run: Option<RunId>,
-    /// The previous fire.
     previous_fire: Option<ShownInstant>,
-    /// The next fire.
     next_fire: Option<ShownInstant>,
 }
 
@@ -138,7 +136,7 @@ struct FiresPage {
     has_more: bool,
     /// The URL of the page with earlier fires.
     earlier_url: String,
-    /// Whether `past_day` reaches up to now, because the user chose no other end. Only then the page reloads its lists.
+    /// Whether the past fires reach up to now, because the user chose no other end. Only then does the page reload its lists.
     is_live: bool,
 }
 
@@ -269,7 +267,7 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
     let (from, history) = past_day(&page, &record, to).await?;
     let messages = failure_messages(&page, &history).await?;
     let upcoming_range = Range { from: now + Duration::from_millis(1), to: now + DAY, limit: UPCOMING_ROW_COUNT };
-    let upcoming = page.engine().fires(&record, upcoming_range, visible_apps.as_deref()).await?;
+    let upcoming_fires = page.engine().fires(&record, upcoming_range, visible_apps.as_deref()).await?;
     let status = if error.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let template = FiresPage {
         shell: page.shell(Nav::Jobs),
@@ -282,8 +280,8 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
         from: formatter.shown_instant(from),
         to: formatter.shown_instant(to),
         past_rows: history.entries.iter().rev().map(|entry| formatter.row(entry, &messages)).collect(),
-        upcoming_rows: upcoming.entries.iter().map(|entry| formatter.row(entry, &messages)).collect(),
-        has_more: upcoming.next.is_some(),
+        upcoming_rows: upcoming_fires.entries.iter().map(|entry| formatter.row(entry, &messages)).collect(),
+        has_more: upcoming_fires.next.is_some(),
         earlier_url: format!(
             "/jobs/{}/fires?{}",
             record.spec.name,

@@ -30,7 +30,7 @@ const READ_COUNT_MAX: u32 = 4;
 /// Minimum length of a range.
 const SHORTEST_RANGE: Duration = Duration::from_secs(60);
 
-/// The ends of the lane. The default is the last day.
+/// The beginning and the end of the lane. By default, the lane covers the last 24 hours.
 #[derive(Debug)]
 pub(crate) struct GapsQuery {
     from: Option<Timestamp>,

@@ -333,7 +333,7 @@ pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Job>, fields
     Ok(redirect_to("/jobs"))
 }
 
-/// Starts a run, with the parameters in the form if it has some.
+/// Starts a run, with the parameters in the form if the form has any.
 pub(super) async fn trigger(
     page: Page,
     Named(name, ..): Named<path::Job>,
@@ -376,7 +376,7 @@ pub(super) async fn trigger(
     )
 }
 
-/// The parameters for this run; `None` if it has those of the job.
+/// The parameters for this run; `None` if the run has those of the job.
 fn chosen_params(page: &Page, fields: &Fields, record: &JobRecord) -> Result<Option<RunParams>, Problem> {
     let params_json = match (params_form::from_fields(fields, &record.spec.params)?, fields.get("params")) {
         (Some(value), _) => value,

@@ -1,4 +1,4 @@
-//! Applies one action to many jobs. The first page counts the jobs and asks for confirmation, the second one reports the outcome.
+//! Applies one action to many jobs. The first page counts the jobs and asks for confirmation, the second page reports the outcome.
 
 use askama::Template;
 use axum::response::Response;
@@ -43,7 +43,7 @@ struct BulkPage {
     /// How many names are not shown.
     hidden_count: usize,
     has_more: bool,
-    /// The name after which this selection begins; empty for the first one.
+    /// The name after which this selection begins; empty for the first selection.
     after_name: String,
     /// The name after which the next selection begins, if there is one.
     next_after: Option<String>,
@@ -87,7 +87,8 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         false => select_named(&page.call, &names).await?,
     };
     let SelectedJobs { names: selected_names, has_more, next_after, missing_jobs } = selection;
-    // The confirmation names the jobs that were shown, since other jobs may match by now, and the name after which the rest begins.
+    // The request that confirms the action names the jobs that were shown, since other jobs may match by now. It also has the name after
+    // which the rest begins.
     let rest_after = Some(fields.get("rest")).filter(|rest_after| !rest_after.is_empty()).map(str::to_owned);
     let has_more = has_more || rest_after.is_some();
     let next_after = next_after.or(rest_after);

@@ -99,8 +99,8 @@ pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
     Ok((headers, text).into_response())
 }
 
-/// The names of the selected jobs. If more jobs match than a file may have, this is an error: a file with only some
-/// would be wrong.
+/// The names of the selected jobs. If more jobs match than a file may have, this is an error: a file with only some of them would be
+/// incomplete.
 async fn chosen_names(page: &Page<ChosenJobs>) -> Result<Vec<String>, Problem> {
     let query = page.query();
     if query.is_all {

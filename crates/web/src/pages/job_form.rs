@@ -198,7 +198,7 @@ impl JobForm {
         form.with_schedule(spec)
     }
 
-    /// The text of the pump's field.
+    /// The text of the field for the pump.
     pub(super) fn pump_text(&self) -> &str {
         self.pump.as_deref().unwrap_or_default()
     }
@@ -234,7 +234,7 @@ impl JobForm {
         self
     }
 
-    /// The definition, checked as far as possible without the server's data. Values that have no field keep their value in `base_document`.
+    /// The definition, checked as far as possible without the server's data. Values that have no field are taken from `base_document`.
     pub(super) fn spec(&self, base_document: Value, t: &Texts) -> Result<JobSpec, Errors> {
         let mut errors = Errors::default();
         let document = self.document(base_document, &mut errors, t);

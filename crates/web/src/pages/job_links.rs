@@ -7,10 +7,10 @@ use super::texts::Texts;
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// The jobs before and after a job in the graph of dependencies, without those that the caller may not see.
+/// The jobs before and after a job in the graph of dependencies, except those that the caller may not see.
 #[derive(Debug)]
 pub(crate) struct JobLinks {
-    /// The jobs that it follows from, and how their runs must have ended.
+    /// The jobs that it follows, and how their runs must have ended.
     pub(crate) parents: Vec<(String, &'static str)>,
     pub(crate) children: Vec<String>,
 }

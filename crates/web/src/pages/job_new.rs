@@ -139,7 +139,7 @@ async fn render_page(
     html(status, &template)
 }
 
-/// The URL's parameters of the preview: the fields that define the schedule.
+/// The query parameters of the preview: the fields that define the schedule.
 #[derive(Debug)]
 pub(crate) struct PreviewQuery {
     form: JobForm,

@@ -39,7 +39,7 @@ use crate::query::{FromQuery, Reader};
 /// shards.
 const READ_RUN_COUNT: u32 = 64;
 
-/// The URL's parameters for the list of jobs.
+/// The query parameters for the list of jobs.
 #[derive(Debug)]
 pub(crate) struct JobListQuery {
     text: String,
@@ -76,7 +76,7 @@ struct JobsPage {
     shell: Shell,
     t: &'static Texts,
     bar: FilterBar,
-    /// Presets for all jobs, and for the jobs with each problem.
+    /// Presets for all jobs, and for each state that some of them have.
     presets: Vec<Preset>,
     saved_filters: SavedBar,
     sorts: [Preset; 5],
@@ -223,7 +223,7 @@ fn page_slice(entries: &[Arc<BoardEntry>], after_name: Option<&str>) -> JobSlice
     JobSlice { entries: entries[start..end].to_vec(), previous_entry, has_more: end < entries.len() }
 }
 
-/// Presets for all jobs and for each problem. Each shows how many jobs it finds together with the rest of the filter.
+/// Presets for all jobs, and for each state that some of them have. Each shows how many jobs it finds together with the rest of the filter.
 fn state_presets(
     page: &Page<JobListQuery>,
     (board, filter, visible_apps): (&Board, &Result<Filter, FilterError>, Option<&[rondel_core::AppId]>),

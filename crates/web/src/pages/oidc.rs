@@ -136,7 +136,7 @@ async fn record_refusal(web: &Web, browser: &Browser, oidc: &Oidc, refusal: &Ref
 }
 
 /// If the provider's answer requires a change of the account, stores the audit entry before the change; if that fails, the change is not
-/// made. Returns the entry with the fields that it gets once the change has succeeded.
+/// made. Returns the entry with the fields that it gets once the change has succeeded; `None` if no change is required.
 async fn begin_change(
     web: &Web,
     browser: &Browser,

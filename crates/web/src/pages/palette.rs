@@ -21,7 +21,7 @@ const READ_JOB_COUNT: u32 = 64;
 /// Maximum length of a query, in characters.
 const QUERY_LEN_MAX: usize = NAME_LEN_MAX;
 
-/// The URL's parameter of the palette: the text that the user typed.
+/// The query parameter of the palette: the text that the user typed.
 #[derive(Debug)]
 pub(super) struct PaletteQuery(String);
 
@@ -67,7 +67,7 @@ pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> 
     let mut entries = Vec::new();
     match verb {
         Some(verb) => {
-            // Sentences name a run by these words.
+            // Sentences of the console name a run as `run ID`, so these words also find the run.
             if matches!(verb, Verb::Run) {
                 entries.extend(find_run(&page, job_words).await?);
             }
@@ -141,7 +141,7 @@ fn page_names(t: &'static Texts, is_admin: bool) -> impl Iterator<Item = (&'stat
     ])
 }
 
-/// Whether every word is part of the page's name, in the reader's language or in English.
+/// Whether every word is a part of the page's name in the reader's language, or of its path, which is in English.
 fn matches_name(name: &str, path: &str, words: &[&str]) -> bool {
     let name = name.to_lowercase();
     words.iter().all(|word| name.contains(word) || path.contains(word))

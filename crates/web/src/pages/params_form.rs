@@ -53,7 +53,8 @@ pub(super) enum FieldKind {
     Json,
 }
 
-/// The fields for `params`. Empty if the schema does not describe an object, or describes one with too many fields.
+/// The fields for `params`. Empty if the schema does not describe an object, if it describes one with more than [`FIELD_COUNT_MAX`] fields,
+/// or if `params` is neither an object nor null.
 pub(super) fn param_fields(schema: &Value, params: &Value) -> Vec<ParamField> {
     let properties = schema["properties"].as_object().filter(|properties| properties.len() <= FIELD_COUNT_MAX);
     let Some(properties) = properties.filter(|_| params.is_null() || params.is_object()) else { return Vec::new() };
@@ -219,7 +220,7 @@ pub(super) fn from_fields(form: &Fields, saved_params: &Value) -> Result<Option<
             false => drop(params.insert(name.to_owned(), value)),
         }
     }
-    // There are no parameters, neither before nor now.
+    // No parameters were saved, and the fields have none.
     let has_no_params = params.is_empty() && saved_params.is_null();
     Ok(has_field.then_some(if has_no_params { Value::Null } else { Value::Object(params) }))
 }

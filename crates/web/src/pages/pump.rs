@@ -26,7 +26,7 @@ const ITEM_COUNT: u32 = 100;
 /// How many groups the page shows.
 const GROUP_COUNT: usize = 200;
 
-/// The URL's parameters for the list of items.
+/// The query parameters for the list of items.
 #[derive(Debug)]
 pub(super) struct ItemsQuery {
     state: Option<ItemState>,
@@ -42,7 +42,7 @@ impl FromQuery for ItemsQuery {
 struct RootRow {
     id: RunId,
     status: Status,
-    /// The reason why it ended, or the note that it is ending.
+    /// The reason why the root run ended, or the note that it is ending.
     words: Option<String>,
     ends_at: Option<Moment>,
 }

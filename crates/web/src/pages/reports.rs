@@ -37,7 +37,7 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// How many rows a report by job shows on one page.
 const ROW_COUNT: u32 = 100;
 
-/// The URL's parameters of the page, as the user typed them.
+/// The query parameters of the page, as the user typed them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReportChoices {
     group_by: String,
@@ -171,7 +171,7 @@ struct ScheduleForm {
     time: String,
     zone: String,
     channel: String,
-    /// The version that the form shows, 0 without a schedule.
+    /// The version on which a save is based: 0 without a schedule, `None` if the form was sent without a version.
     version: Option<i64>,
 }
 

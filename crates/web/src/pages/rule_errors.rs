@@ -11,7 +11,7 @@ use crate::problem::Problem;
 /// Errors in the reader's language.
 #[derive(Debug, Default)]
 pub(super) struct RuleErrors {
-    /// The lines at the top of the form. Each begins with the label of its field.
+    /// The lines at the top of the form. A line about a field begins with the field's label.
     pub(super) lines: Vec<String>,
     fields: BTreeMap<&'static str, String>,
 }

@@ -37,7 +37,7 @@ use crate::query::{FromQuery, Reader};
 use crate::redirect::redirect_to;
 use crate::shown_runs::{Parts, read_attempts, rows_of_groups, run_params, shard_name, shard_runs, with_job_names};
 
-/// The parameters in the page's URL.
+/// The query parameters of the page.
 #[derive(Debug)]
 pub(crate) struct RunPageQuery {
     /// The attempt whose log is shown.

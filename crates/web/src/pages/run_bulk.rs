@@ -1,4 +1,4 @@
-//! Cancels, repeats or acknowledges many runs. The first page counts the runs and asks for confirmation, the second one reports the
+//! Cancels, repeats or acknowledges many runs. The first page counts the runs and asks for confirmation, the second page reports the
 //! outcome.
 
 use std::collections::BTreeMap;
@@ -103,7 +103,8 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     };
     let SelectedRuns { runs, left_out_count, has_more, next_after } =
         select_runs(&page.call, action, selection).await?;
-    // The confirmation names the runs that were shown, since other runs may match by now, and the run after which the rest begins.
+    // The request that confirms the action names the runs that were shown, since other runs may match by now. It also has the run after
+    // which the rest begins.
     let has_more = has_more || !fields.get("more").is_empty();
     let next_after = next_after.or_else(|| fields.get("rest").parse().ok());
     let ids: Vec<RunId> = if is_all { runs.iter().map(|run| run.id).collect() } else { ids };

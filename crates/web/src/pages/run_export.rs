@@ -67,7 +67,7 @@ struct RunExport {
     search: RunSearch,
     /// How many more runs the file can take.
     remaining_count: usize,
-    /// How often the search may still be continued.
+    /// How many more times the search may be continued.
     remaining_continuations: u32,
     end: Option<ExportEnd>,
 }

@@ -1,4 +1,4 @@
-//! Sentences that name runs by their ids, taken apart so that pages link these runs.
+//! Sentences that name runs by their ids, split into parts so that pages can link these runs.
 
 use rondel_core::RunId;
 
@@ -15,8 +15,8 @@ pub(crate) struct SentencePart {
     pub(crate) run: Option<RunId>,
 }
 
-/// Takes a sentence apart at the ids of runs. A message in the sentence may name a run too: the page of that run checks whether the
-/// caller may see it.
+/// Splits a sentence at the ids of runs. A message in the sentence may name a run too: the page of that run checks whether the caller may
+/// see it.
 pub(crate) fn split_at_runs(sentence: &str) -> Vec<SentencePart> {
     let mut pieces = Vec::new();
     let (mut part_index, mut search_index) = (0, 0);

@@ -43,7 +43,7 @@ const FURTHER_LINE_COUNT: u32 = 500;
 /// An executor that has sent no heartbeat for this long counts as offline.
 const EXECUTOR_SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// The URL's parameters for a part of the log: where the part begins.
+/// The query parameters for a part of the log: where the part begins.
 #[derive(Debug)]
 pub(crate) struct LogWindowQuery {
     attempt: Option<i32>,
@@ -63,7 +63,7 @@ impl FromQuery for LogWindowQuery {
     }
 }
 
-/// The URL's parameters for a search in the log.
+/// The query parameters for a search in the log.
 #[derive(Debug)]
 pub(crate) struct LogFindQuery {
     attempt: Option<i32>,
@@ -241,7 +241,7 @@ async fn read_part<Q>(
         LinesToRead::At(window) => (window, false),
         LinesToRead::New(window) => (window, true),
     };
-    // Checks whether the log is settled before it reads lines. Lines that arrive in between are then part of the next poll.
+    // Checks whether the log is settled before the lines are read. Lines that arrive in between are then part of the next poll.
     let is_settled = lines::is_settled(run, from.attempt, now);
     let range = LogRange { from, line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX };
     let log_page = lines::read(page.engine().store(), run, range, now).await?;

@@ -80,9 +80,9 @@ impl Neighbours {
         let next_run = next_run.filter(|next_run| {
             page.call.check(Some(next_run.app), || Problem::new(crate::problem::Code::RunNotFound, "")).is_ok()
         });
-        let neighbour = |earlier_run: &Run| Neighbour {
-            id: earlier_run.id.to_string(),
-            at: Moment::new(earlier_run.fire_at, now, page.t),
+        let neighbour = |other_run: &Run| Neighbour {
+            id: other_run.id.to_string(),
+            at: Moment::new(other_run.fire_at, now, page.t),
         };
         let last_success = earlier_runs.iter().find(|earlier_run| earlier_run.status == RunStatus::Succeeded).cloned();
         let comparison = match last_success.filter(|_| run.status.is_terminal()) {

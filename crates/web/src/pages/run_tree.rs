@@ -30,7 +30,7 @@ pub(super) struct TreeLine {
 }
 
 impl RunTree {
-    /// The tree of a run's fire; `None` if the tree has no other run.
+    /// The tree of a run's fire, without the shards of this run; `None` if no other run remains.
     pub(super) async fn read<Q>(page: &Page<Q>, shown_run: &Run) -> Result<Option<Self>, Problem> {
         let (now, t) = (page.engine().now(), page.t);
         let mut tree = run_tree::read(&page.call, shown_run.clone()).await?;

@@ -25,11 +25,10 @@ use crate::shown_runs::{Parts, with_job_names};
 
 /// The filter for failures that are not acknowledged.
 const DEAD_FILTER: &str = "is:dead";
-/// Maximum number of these failures that are counted.
+/// Maximum number of failures that are counted for this filter.
 const DEAD_RUN_COUNT_MAX: u32 = 1_000;
 
-/// The URL's parameters for the list of runs. `job` and `status` are parameters of old links, which are still
-/// supported.
+/// The query parameters for the list of runs. `job` and `status` are parameters of old links, which are still supported.
 #[derive(Debug)]
 pub(crate) struct RunListQuery {
     text: String,

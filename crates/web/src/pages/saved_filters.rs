@@ -17,7 +17,7 @@ use crate::run_filter;
 
 /// Maximum length of a name, in characters.
 const NAME_LEN_MAX: usize = 60;
-/// Maximum length of a filter, in characters, which is that of the field above the list.
+/// Maximum length of a filter, in characters: that of the input field above the list.
 const FILTER_LEN_MAX: usize = 1_000;
 
 /// A saved filter, as a chip above its list.
@@ -80,7 +80,7 @@ const fn list_path(filtered_list: FilteredList) -> &'static str {
 }
 
 /// The owner of a caller's filters: the caller's account or, without an account, the line of its token. Filters can name objects that only
-/// the account may see, so a token that lacks some of its account's rights has those of its line, too.
+/// the account may see, so a token that lacks some of its account's rights uses the filters of its line instead.
 async fn filter_owner<Q>(page: &Page<Q>) -> Result<Option<FilterOwner>, Problem> {
     let caller = &page.call.caller;
     let token_owner = caller.line.map(FilterOwner::Token);
@@ -103,7 +103,7 @@ async fn read_target(page: &Page, fields: &Fields) -> Result<(FilterOwner, Filte
     Ok((owner, list, name))
 }
 
-/// Saves the filter of a list. It replaces a filter with the same name.
+/// Saves a filter for a list. Replaces the owner's filter of that list with the same name.
 pub(super) async fn save(page: Page, fields: Fields) -> Result<Response, Problem> {
     let (owner, list, name) = read_target(&page, &fields).await?;
     let scope = match list {

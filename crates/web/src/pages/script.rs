@@ -35,7 +35,7 @@ struct PageState {
     conflict_version: Option<i64>,
     comparison: Option<Comparison>,
     before_version: Option<i64>,
-    /// The errors because of which the script could not be tried.
+    /// Why the script could not be tried.
     try_errors: Vec<String>,
 }
 
@@ -163,7 +163,7 @@ pub(super) async fn restore(
     let record = find(&page.call, &name).await?;
     let version =
         parse_version(fields.get("version")).map_err(|message| crate::body::refuse_value("/version", message))?;
-    // A version that was saved since the page was shown is not replaced unseen.
+    // The restore fails if another version was saved after the page was shown.
     restore_version(&page.call, &record, (version, None), fields.get("newest").parse().ok()).await?;
     Ok(redirect_to(&format!("/scripts/{name}")))
 }

@@ -17,10 +17,10 @@ use crate::problem::{Code, Problem};
 
 /// Maximum number of executors that are read to suggest apps.
 const EXECUTOR_COUNT: u32 = 200;
-/// The name of this job is the name of the script with this suffix.
+/// The suffix of the name of the job that tries a script; the name begins with that of the script.
 const JOB_NAME_SUFFIX: &str = ".try";
 
-/// The apps whose executors run scripts in this language, and which the caller may see.
+/// The apps that the caller may see and whose executors run scripts in this language.
 pub(super) async fn apps_for_language<Q>(page: &Page<Q>, language: &str) -> Result<Vec<String>, Problem> {
     let executors = executors::page(&page.call, None, EXECUTOR_COUNT).await?.0;
     let capable_executors =

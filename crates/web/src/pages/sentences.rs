@@ -18,7 +18,7 @@ struct Sentence {
     is_part: bool,
     /// The words before, between and after the gaps.
     words: Vec<&'static str>,
-    /// For each gap, whether its value is a part of a sentence, which is translated too.
+    /// For each gap, whether its value is a part of a sentence; such a part is translated too.
     gaps: Vec<bool>,
     chinese: &'static str,
 }

@@ -1,4 +1,4 @@
-//! Compares jobs in shadow mode with the scheduler that they will replace, by job and day.
+//! Compares jobs in shadow mode with the scheduler that Rondel will replace, by job and day.
 
 use askama::Template;
 use axum::response::Response;
@@ -32,11 +32,11 @@ struct DayRow {
     only_rondel_count: u64,
     /// Repeated fires of the other scheduler.
     repeated_count: u64,
-    /// Fires of both that the other scheduler sent late.
+    /// Matched fires that the other scheduler sent late.
     old_late_count: u64,
-    /// Fires of both that Rondel had late.
+    /// Matched fires that Rondel had late.
     rondel_late_count: u64,
-    /// Fires of both that went to different executors.
+    /// Matched fires that went to different executors.
     other_executor_count: u64,
     /// The mean and the maximum lateness of the other scheduler, as text.
     old_lateness: String,

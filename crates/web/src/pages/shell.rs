@@ -26,7 +26,7 @@ use crate::query::{FromQuery, Reader};
 use crate::redirect::{query_pair, without_lang};
 use crate::state::Web;
 
-/// Pages have no inline scripts or styles; both are loaded from `/static`.
+/// The content security policy of pages. They have no inline scripts or styles; both are loaded from `/static`.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; \
     connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
@@ -148,7 +148,7 @@ impl Shell {
     }
 }
 
-/// The extractor for a request of a page by a signed-in user.
+/// The extractor for a signed-in user's request of a page.
 #[derive(Debug)]
 pub(crate) struct Page<Q = NoQuery> {
     pub(crate) call: Call<WithLang<Q>>,
@@ -162,8 +162,7 @@ pub(crate) struct Page<Q = NoQuery> {
     is_part: bool,
 }
 
-/// The URL's parameters of a page. `Q` is parsed from it, and the parameter `lang` is accepted on every page; `Prefs`
-/// reads it.
+/// The query of a page: the parameters of `Q`, and the parameter `lang`, which every page accepts and `Prefs` reads.
 #[derive(Debug)]
 pub(crate) struct WithLang<Q>(pub(crate) Q);
 

@@ -301,7 +301,7 @@ pub(super) async fn set_up_account(
     let entry = audit_entry(&web, &browser, name, AuthMethod::Anonymous);
     let entry = AuditEntry { action: "user.create".to_owned(), object: name.to_owned(), ..entry };
     store.add_audit(&entry).await?;
-    // Another link was used in the meantime: every start of a server prints a link.
+    // Fails if another link was used in the meantime: every start of a server prints a link.
     if !store.create_first_admin(&account).await? {
         return Err(spent_link_problem());
     }

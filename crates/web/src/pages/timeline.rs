@@ -41,7 +41,7 @@ const FORECAST_STEP: Duration = Duration::from_secs(900);
 /// The height of the forecast, in the units of its drawing.
 const FORECAST_HEIGHT: u64 = 90;
 
-/// The URL's parameters of the page.
+/// The query parameters of the page.
 #[derive(Debug)]
 pub(crate) struct TimelineQuery {
     lane_kind: LaneKind,
@@ -134,11 +134,11 @@ struct TimelinePage {
     drawing: Drawing,
     lane_kinds: Vec<TimelineOption>,
     zooms: Vec<TimelineOption>,
-    /// The URL of the range before this one.
+    /// The URL of the range that begins half a range earlier.
     earlier_url: String,
-    /// The URL of the range after this one.
+    /// The URL of the range that begins half a range later.
     later_url: String,
-    /// The URL of the range with the current instant; `None` if this is the range.
+    /// The URL of the range with the current instant; `None` if the page shows that range.
     present_url: Option<String>,
     from: Moment,
     to: Moment,
@@ -335,7 +335,7 @@ struct AheadFire {
     app: String,
 }
 
-/// Forecasts the fires of the next day.
+/// Forecasts the fires of the next 24 hours.
 pub(super) async fn ahead(page: Page) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
     let range = ForecastRange { from: now, to: now + DAY, step: FORECAST_STEP, limit: FORECAST_FIRE_COUNT };

@@ -57,7 +57,7 @@ struct UserRow {
     picker: GrantPicker,
     /// Whether its form is open, because it has an error.
     is_open: bool,
-    /// The API request and the command that set its current roles, and whether it is disabled.
+    /// The API request and the command that set the user's current roles, and whether the user is disabled.
     code: AsCode,
 }
 
@@ -166,7 +166,7 @@ fn create_code() -> AsCode {
     AsCode::without_namespace(("POST", "/api/v1/users"), Some(&body), &command)
 }
 
-/// The API request and the command that set the roles of a user, and whether it is disabled, with the current values.
+/// The API request and the command that set the roles of a user, and whether the user is disabled, with the current values.
 fn change_code(user: &UserJson) -> AsCode {
     let body = json!({"grants": user.grants, "disabled": user.disabled});
     let mut command = format!("user change {}", shell_quoted(&user.name));

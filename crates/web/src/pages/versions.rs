@@ -78,7 +78,8 @@ struct Comparison {
     from: i64,
     to: i64,
     changes: Vec<ChangeRow>,
-    /// How restoring the older version would affect the upcoming fires; `None` if it is the current version.
+    /// How restoring the older version would affect the upcoming fires; `None` if it is the current version, or if its fires cannot be
+    /// computed.
     edit_effect: Option<EditEffect>,
     restore_code: AsCode,
 }
@@ -174,7 +175,7 @@ pub(super) async fn restore(
     fields: Fields,
 ) -> Result<Response, Problem> {
     let version = fields.get("version").parse().unwrap_or_default();
-    // An edit that was saved since the page was shown is not replaced unseen.
+    // The restore fails if another edit was saved after the page was shown.
     let shown_version = fields.get("newest").parse::<i64>().map_or(IfMatch::Any, |newest| IfMatch::OneOf(vec![newest]));
     let record_after = restore_version(&page.call, &name, &shown_version, version).await?;
     page.call.note.changed_to(&record_after.spec);

@@ -119,8 +119,8 @@ impl RunRow {
     }
 }
 
-/// A text of a handler or a user as pages show it: characters that cannot be seen, or that change the direction of the text around
-/// them, are replaced. Line breaks, those of Windows too, and tabs stay, and so do the joiners that some languages need.
+/// A text of a handler or a user as pages show it: characters that cannot be seen, or that change the direction of the text around them,
+/// are replaced. Line breaks (also those of Windows), tabs, and the joiners that some languages need stay.
 pub(crate) fn visible_text(text: &str) -> String {
     let is_kept = |c: char| matches!(c, '\n' | '\r' | '\t') || is_joiner(c) || !is_control_or_invisible(c);
     text.chars().map(|c| if is_kept(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()

@@ -32,14 +32,14 @@ use crate::redirect::query_pair;
 const SUGGESTED_JOB_COUNT: u32 = 300;
 /// If no job has the typed name, at most this many job names are searched for similar ones.
 const SEARCHED_JOB_COUNT: u32 = 5_000;
-/// How many similar names are shown.
-const SIMILAR_NAME_COUNT: usize = 5;
+/// Maximum number of similar names that are shown, and of objects of one kind that a cause names.
+const LISTED_NAME_COUNT: usize = 5;
 /// Maximum number of instants for one question: when a clock is set back, it shows a time twice.
 const ANSWER_COUNT_MAX: usize = 2;
 /// Maximum length of each text of a question, in characters. Longer texts are cut.
 const TEXT_LEN_MAX: usize = 200;
 
-/// The question in the URL's parameters.
+/// The question in the query.
 #[derive(Debug)]
 pub(super) struct WhyQuery {
     job: String,
@@ -103,9 +103,7 @@ struct Answer {
     /// The name and the page of the run's executor. Executors of other apps may have the same name.
     executor: Option<(String, String)>,
     incident: Option<IncidentRef>,
-    /// The previous fire.
     previous_fire: Option<ShownInstant>,
-    /// The next fire.
     next_fire: Option<ShownInstant>,
 }
 
@@ -149,7 +147,7 @@ pub(super) async fn page(page: Page<WhyQuery>) -> Result<Response, Problem> {
         None if query.job.is_empty() => template.jobs = job_names(&page, SUGGESTED_JOB_COUNT).await?,
         None => {
             let all_names = job_names(&page, SEARCHED_JOB_COUNT).await?;
-            let similar_names = near_misses(&query.job, all_names.iter().map(String::as_str), SIMILAR_NAME_COUNT);
+            let similar_names = near_misses(&query.job, all_names.iter().map(String::as_str), LISTED_NAME_COUNT);
             let link = |name: &&str| format!("{}&{}", question_url(name, None), query_pair("at", &query.at));
             template.similar_names = similar_names.iter().map(|name| ((*name).to_owned(), link(name))).collect();
             template.error = Some(t.why_no_job(&query.job));
@@ -327,7 +325,7 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
         return Ok(checks);
     }
     for executor in
-        online_executors.iter().filter(|executor| executor.has_handler(&spec.handler)).take(SIMILAR_NAME_COUNT)
+        online_executors.iter().filter(|executor| executor.has_handler(&spec.handler)).take(LISTED_NAME_COUNT)
     {
         if let Some(switch) = switches.of_executor(record.app, given_name(&executor.name)) {
             let sentence = match switch.switch {
@@ -343,7 +341,7 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
         Some(handler) => add_check(true, t.check_handler(joined_names(&handler.executors, t), &spec.handler), None),
         None => {
             let similar_names =
-                near_misses(&spec.handler, handlers.iter().map(|handler| handler.name.as_str()), SIMILAR_NAME_COUNT);
+                near_misses(&spec.handler, handlers.iter().map(|handler| handler.name.as_str()), LISTED_NAME_COUNT);
             let similar_names: Vec<String> = similar_names.into_iter().map(str::to_owned).collect();
             let sentence = match similar_names.is_empty() {
                 true => t.check_no_handler(&spec.app, &spec.handler),
@@ -365,7 +363,7 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
             capable_executors.iter().filter(|executor| select.admits(given_name(&executor.name), &executor.labels));
         let admitted_names: Vec<String> = admitted_names.map(|executor| executor.name.clone()).collect();
         if admitted_names.is_empty() {
-            for executor in capable_executors.into_iter().take(SIMILAR_NAME_COUNT) {
+            for executor in capable_executors.into_iter().take(LISTED_NAME_COUNT) {
                 let labels = executor.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>();
                 match select.unmet_condition(given_name(&executor.name), &executor.labels) {
                     Some(UnmetCondition::Label(wanted)) => {
@@ -382,7 +380,7 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
     Ok(checks)
 }
 
-/// The paused jobs that the job follows from. Without a run of theirs it does not run.
+/// The paused jobs that the job follows. Without a run of such a job, this job does not run.
 async fn paused_parents(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<String>, Problem> {
     let mut parent_names = Vec::new();
     for parent in record.spec.parents() {
@@ -393,17 +391,16 @@ async fn paused_parents(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec
                 .map(|parent| parent.spec.name),
         );
     }
-    parent_names.truncate(SIMILAR_NAME_COUNT);
+    parent_names.truncate(LISTED_NAME_COUNT);
     Ok(parent_names)
 }
 
 /// The first few names in one text, and how many more there are.
 fn joined_names(names: &[String], t: &Texts) -> String {
-    let name_list =
-        names.iter().take(SIMILAR_NAME_COUNT).map(String::as_str).collect::<Vec<_>>().join(t.list_separator);
+    let name_list = names.iter().take(LISTED_NAME_COUNT).map(String::as_str).collect::<Vec<_>>().join(t.list_separator);
     match names.len() {
         0 => t.none.to_owned(),
-        count if count > SIMILAR_NAME_COUNT => format!("{name_list} +{}", count - SIMILAR_NAME_COUNT),
+        count if count > LISTED_NAME_COUNT => format!("{name_list} +{}", count - LISTED_NAME_COUNT),
         _ => name_list,
     }
 }

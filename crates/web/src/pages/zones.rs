@@ -1,6 +1,6 @@
 //! The time zone in which a page shows instants: the user's own, that of the job, or UTC.
 //!
-//! It is chosen once per request ([`Zones::scope`]), so that all parts of the page use it.
+//! It is chosen once per request ([`Zones::scope`]), so that all parts of the page use the same zone.
 
 use std::cell::Cell;
 use std::future::Future;

@@ -133,8 +133,8 @@ impl Node {
         }
     }
 
-    /// The line and column of the value to which a JSON pointer refers. If that value does not exist, those of the node that would
-    /// contain it.
+    /// The line and column of the value to which a JSON pointer refers. If that value does not exist, those of the nearest existing node
+    /// above it.
     #[must_use]
     pub fn place(&self, pointer: &str) -> (usize, usize) {
         let mut node = self;

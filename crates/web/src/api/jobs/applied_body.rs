@@ -24,7 +24,7 @@ pub(super) struct Items {
     pieces: Pieces,
     /// How many items were added.
     added_count: usize,
-    /// How many of them are in `pieces`.
+    /// How many of the added items are in `pieces`.
     written_count: usize,
     /// Serialized items that wait for an item before them, by their index in the list. Items that are not in the list come last, in the
     /// order in which they were added.

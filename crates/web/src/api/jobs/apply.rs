@@ -38,7 +38,7 @@ use crate::yaml::{Node, documents};
 
 /// Maximum number of jobs in one list.
 const JOB_COUNT_MAX: usize = 5_000;
-/// How many jobs of a list are named in the audit log.
+/// Maximum number of jobs of a list that the audit log names.
 const AUDITED_JOB_COUNT_MAX: usize = 500;
 
 #[derive(Debug)]

@@ -43,8 +43,8 @@ fn from_document(document: Document) -> Result<JobSpec, Problem> {
     })
 }
 
-/// The errors of a definition, which are wrong fields or types and values that break a rule. Also returns how many errors there are:
-/// more than these if there are too many to list.
+/// The errors of a definition: wrong fields or types, and values that break a rule. Also returns the number of all errors, which is greater
+/// than that of the returned ones if there are too many to list.
 pub(super) fn shape_complaints(shape_errors: &ShapeErrors<JobSpec>) -> (Vec<Complaint>, usize) {
     let mut complaints: Vec<Complaint> = shape_errors.errors.iter().map(|error| shape_complaint("", error)).collect();
     let shape_count = complaints.len();

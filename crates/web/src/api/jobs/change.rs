@@ -25,8 +25,8 @@ pub(super) async fn change(
     if_match: &IfMatch,
     edit: impl Fn(&JobRecord) -> Result<JobSpec, Problem> + Send + Sync,
 ) -> Result<Response, Problem> {
-    let edit = |record: &JobRecord| Ok(Some(edit(record)?).filter(|spec| *spec != record.spec));
-    let saved_record = save_edit(call, name, if_match, edit).await?;
+    let edit_if_different = |record: &JobRecord| Ok(Some(edit(record)?).filter(|spec| *spec != record.spec));
+    let saved_record = save_edit(call, name, if_match, edit_if_different).await?;
     job_response(call, StatusCode::OK, &saved_record, None).await
 }
 

@@ -68,7 +68,7 @@ impl FromQuery for FiresQuery {
     }
 }
 
-/// The URL's parameters of a "why" question: the instant or the run that it is about.
+/// The query parameters of a "why" question: the instant or the run that it is about.
 #[derive(Debug)]
 pub(super) struct WhyQuery {
     at: Option<Timestamp>,
@@ -97,7 +97,7 @@ fn parse_run_id(text: &str) -> Result<RunId, String> {
     id.ok_or_else(|| format!("{text:?} is not the id of a run"))
 }
 
-/// The URL's parameters for the list of versions.
+/// The query parameters for the list of versions.
 #[derive(Debug)]
 pub(super) struct VersionsQuery {
     limit: u32,
@@ -232,7 +232,7 @@ async fn list(call: Call<FiresQuery>, Named(name, ..): Named<path::Job>) -> Resu
         Some(cursor) => {
             let (from, to) = listing.position::<(i64, i64)>(cursor)?;
             let (from, to) = (Timestamp::from_millis(from), Timestamp::from_millis(to));
-            // A caller can compose a cursor. Its range is limited as that of a query.
+            // A caller can compose a cursor, so the range in it is limited like that of a query.
             if parse_instant(&from.to_string()).is_err() || to.since(from) > fires::RANGE_MAX {
                 return Err(invalid_cursor_problem("does not hold a range of fires"));
             }

@@ -24,7 +24,7 @@ use crate::pump_view::{self, GroupView, ItemView, PumpView, RootView};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
-/// The URL's parameters for the list of items.
+/// The query parameters for the list of items.
 #[derive(Debug)]
 pub(super) struct ItemsQuery {
     states: Vec<ItemState>,
@@ -188,7 +188,7 @@ async fn list(call: Call<ItemsQuery>, Named(name, ..): Named<path::Job>) -> Resu
     )
 }
 
-/// The items that fit into the page. Also returns the last of them if there are more.
+/// The items that fit into the page. Also returns the name of the last of them if there are more.
 fn fill_page(
     call: &Call<ItemsQuery>,
     record: &JobRecord,

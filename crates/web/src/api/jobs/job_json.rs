@@ -132,7 +132,7 @@ pub(super) async fn job_response_with_queued<Q>(
     Ok(response)
 }
 
-/// The jobs that follow from this one, without those that the caller may not see.
+/// The names of the jobs that follow this one, except those that the caller may not see.
 pub(super) async fn follower_names<Q>(call: &Call<Q>, record: &JobRecord) -> Result<Vec<String>, Problem> {
     let mut children = call.engine().store().child_names(record.id).await?;
     let hidden_names = call.hidden_jobs(&children).await?;

@@ -27,7 +27,7 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
-/// Maximum number of jobs in a page that cannot be read, beyond those of one batch.
+/// No further batch is read for a page once the page has this many jobs that cannot be read.
 const UNREADABLE_COUNT_MAX: usize = 200;
 
 /// One page of jobs.
@@ -69,7 +69,7 @@ pub(super) fn unreadable_message(job: &UnreadableJob) -> String {
     )
 }
 
-/// The URL's parameters for the list of jobs.
+/// The query parameters for the list of jobs.
 #[derive(Debug)]
 pub(crate) struct JobListQuery {
     app: Option<String>,

@@ -15,7 +15,7 @@ pub(super) struct ListErrors {
     /// The index of each error in `complaints`, keyed by its pointer, code and message.
     error_indexes: HashMap<(Option<String>, &'static str, String), usize>,
     complaints: Vec<Complaint>,
-    /// How many errors the items have in all, those without an entry in `complaints` included.
+    /// How many errors the items have in all, including those without an entry in `complaints`.
     count: usize,
 }
 

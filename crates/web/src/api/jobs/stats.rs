@@ -121,8 +121,8 @@ pub(crate) async fn visible_from<Q>(
     }
 }
 
-/// The beginning of the hour after `at`, the instant of a move. The rest of the hour of `at` is left out: runs claimed just before the job
-/// moved can be planned for it.
+/// The beginning of the hour after `at`, the instant of a move. The rest of the hour of `at` is left out: runs that were claimed just
+/// before the job moved can be planned for that time.
 fn next_hour(at: Timestamp) -> Timestamp {
     Step::Hour.floor(at) + Step::Hour.length()
 }
@@ -151,7 +151,7 @@ fn hourly_counts(stats: &[JobStat]) -> Vec<HourJson> {
     for stat in stats {
         hours.entry(stat.hour).or_default().push(stat);
     }
-    let hour = |(hour, stats): (Timestamp, Vec<&JobStat>)| {
+    let hour_json = |(hour, stats): (Timestamp, Vec<&JobStat>)| {
         let was_executed =
             |stat: &&&JobStat| matches!(stat.status, RunStatus::Succeeded | RunStatus::Failed | RunStatus::TimedOut);
         let executed_count: u64 = stats.iter().filter(was_executed).map(|stat| stat.run_count).sum();
@@ -165,7 +165,7 @@ fn hourly_counts(stats: &[JobStat]) -> Vec<HourJson> {
                 .and_then(|duration_sum| duration_sum.checked_div(executed_count)),
         }
     };
-    hours.into_iter().map(hour).collect()
+    hours.into_iter().map(hour_json).collect()
 }
 
 #[cfg(test)]

@@ -179,8 +179,8 @@ async fn definition<Q>(
     Ok(serde_json::to_value(&spec).unwrap_or_default())
 }
 
-/// The definition of a version, or a message that it does not exist. A version counts as missing if the job belonged at that time to an
-/// app that the caller does not see.
+/// The definition of a version, or a message that it does not exist. A version counts as missing if it was saved while the job belonged to
+/// an app that the caller does not see.
 async fn spec_of_version<Q>(
     call: &Call<Q>,
     record: &JobRecord,

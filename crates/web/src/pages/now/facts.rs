@@ -339,8 +339,8 @@ fn paused_jobs(idle_jobs: &[(JobId, i64, Timestamp)], jobs: &JobsById) -> Vec<(S
     idle_jobs.iter().filter_map(paused_job).collect()
 }
 
-/// The names and ends of tokens: of all tokens for an admin of the cluster, of their own tokens for other callers, as far as these may
-/// read them.
+/// The names and expiry instants of valid tokens that expire: of all tokens for an admin of the cluster, else of the tokens of the caller's
+/// account that the caller may read.
 async fn token_ends<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<(String, Timestamp)>, Problem> {
     let is_admin = call.caller.rights.allow(Permission::Cluster, call.namespace.id, None);
     if !is_admin && call.caller.account.is_none() {
