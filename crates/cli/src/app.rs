@@ -14,7 +14,6 @@ use crate::terminal::harmless_text;
 use crate::token_file;
 use crate::view::View;
 
-/// Apps.
 #[derive(Debug, Args)]
 pub(crate) struct AppArgs {
     #[command(flatten)]
@@ -170,7 +169,8 @@ fn handler_row(handler: &Value, _now: Timestamp) -> Vec<String> {
     vec![text_of(&handler["name"]), executor_count.to_string(), params_text(&handler["params_schema"])]
 }
 
-/// The fields of a schema, the required ones first and the others in brackets: `table [rows]`.
+/// The fields of a schema, the required ones first and the others in brackets: `table [rows]`. A schema without fields is
+/// shown as its type.
 fn params_text(schema: &Value) -> String {
     let Some(fields) = schema["properties"].as_object() else {
         return schema["type"].as_str().unwrap_or_default().to_owned();

@@ -131,7 +131,7 @@ impl Cli {
         config::with_defaults(Self::command())
     }
 
-    /// Reads the command line, and ends the program if it is wrong.
+    /// Parses the command line. Ends the program if the arguments are wrong or ask for help.
     pub(crate) fn read() -> Self {
         let matches = Self::command_tree().get_matches();
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())

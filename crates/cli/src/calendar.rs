@@ -15,7 +15,6 @@ use crate::input::{read_json, read_text};
 use crate::view::View;
 use crate::{list, output};
 
-/// Calendars.
 #[derive(Debug, Args)]
 pub(crate) struct CalendarArgs {
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `rondel context`: names for servers, and `rondel login`, which stores a token for one.
+//! `rondel context`, which names servers, and `rondel login` and `rondel logout`, which store and delete the token of a context.
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -16,7 +16,6 @@ use crate::format::FormatArgs;
 use crate::view::View;
 use crate::{output, token_file};
 
-/// Contexts.
 #[derive(Debug, Args)]
 pub(crate) struct ContextArgs {
     #[command(flatten)]
@@ -153,7 +152,6 @@ impl AddArgs {
     }
 }
 
-/// Signing in.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The token is read from standard input, never from a flag, and stored in a file of mode 0600.\n\n\
@@ -164,7 +162,6 @@ pub(crate) struct LoginArgs {
     client: ClientArgs,
 }
 
-/// Signing out.
 #[derive(Debug, Args)]
 pub(crate) struct LogoutArgs {
     /// The context; that in use if left out

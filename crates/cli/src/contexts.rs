@@ -20,12 +20,12 @@ use crate::token_file;
 pub(crate) struct Context {
     /// The server's URL.
     pub(crate) server: String,
-    /// The namespace that commands use.
+    /// The namespace that commands use; `None` leaves the choice to the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) namespace: Option<String>,
 }
 
-/// All contexts, and the one in use.
+/// All contexts by name, and the name of the current one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct ContextFile {
@@ -67,7 +67,7 @@ impl Contexts {
         self.file.contexts.iter()
     }
 
-    /// The name of the context in use.
+    /// The name of the current context; `None` if no context is selected.
     pub(crate) fn current(&self) -> Option<&str> {
         self.file.current.as_deref()
     }
@@ -88,9 +88,9 @@ impl Contexts {
         })
     }
 
-    /// Adds or changes a context. The first context becomes the one in use. If the server differs from the previous
-    /// one, the stored token is deleted first, because no other server may get it. Returns whether a token was deleted.
-    /// Without a new namespace, the previous one remains if the server is the same.
+    /// Adds or changes a context, and selects it if no context is selected. If the server differs from the previous one, the
+    /// stored token is deleted first, because no other server may get it. Returns whether a token was deleted. Without a new
+    /// namespace, the previous one remains if the server is the same.
     pub(crate) fn put(&mut self, name: &str, mut context: Context) -> Result<bool, Failure> {
         name::check(name).map_err(Failure::refused)?;
         let same_context = self.file.contexts.get(name).filter(|same_context| same_context.server == context.server);
@@ -103,7 +103,7 @@ impl Contexts {
         Ok(is_token_deleted)
     }
 
-    /// Makes a context the one in use.
+    /// Makes a context the current one. Fails if there is no context with this name.
     pub(crate) fn select(&mut self, name: &str) -> Result<(), Failure> {
         self.get(name)?;
         self.file.current = Some(name.to_owned());

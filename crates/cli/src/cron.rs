@@ -1,4 +1,4 @@
-//! `rondel cron`: explains an expression, without a server.
+//! `rondel cron`: explains a cron expression and shows when it fires, without a server.
 
 use chrono::{SecondsFormat, TimeZone as _};
 use clap::{Args, Subcommand};
@@ -16,7 +16,6 @@ use crate::lang::LangArgs;
 use crate::table::Table;
 use crate::{clock, output};
 
-/// Cron expressions, offline.
 #[derive(Debug, Args)]
 pub(crate) struct CronArgs {
     #[command(subcommand)]

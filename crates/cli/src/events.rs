@@ -12,10 +12,10 @@ use crate::output;
 use crate::retry::retry_while_unreachable;
 use crate::terminal::harmless_text;
 
-/// If the server ends the stream, it is opened again after this pause.
+/// The pause before a stream that has ended is opened again.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
-/// Prints changes of runs, saved jobs, and executors and servers that come and go, until it is interrupted.
+/// Prints changes of runs, jobs, executors and servers, until it is interrupted or has printed `--count` events.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  rondel events --kind run --job report.daily\n  rondel events -o jsonl --count 1")]
 pub(crate) struct EventsArgs {
@@ -92,7 +92,7 @@ impl EventsArgs {
         }
     }
 
-    /// Opens the stream after the event with this id.
+    /// Opens the stream after the event with the id `after`, or from now on if `after` is `None`.
     async fn open(&self, client: &Client, after: Option<&str>) -> Result<Lines, Failure> {
         let parameters = [("kind", self.kind.as_deref()), ("job", self.job.as_deref()), ("app", self.app.as_deref())];
         let parameters = parameters.into_iter().chain([("after", after)]);

@@ -10,7 +10,6 @@ use crate::format::FormatArgs;
 use crate::list;
 use crate::view::View;
 
-/// Executors.
 #[derive(Debug, Args)]
 pub(crate) struct ExecutorArgs {
     #[command(flatten)]

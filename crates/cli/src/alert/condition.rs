@@ -81,7 +81,8 @@ pub(super) struct ConditionArgs {
 }
 
 impl ConditionArgs {
-    /// The condition of the given flags. Fields without a flag keep the values of `stored_condition`, if that is a condition of the same kind.
+    /// The condition that the flags give; `None` if they give none. Fields without a flag keep their stored values, if
+    /// `stored_condition` is of the same kind.
     pub(super) fn document(&self, stored_condition: &Value) -> Option<Value> {
         let mut condition = self.given_condition()?;
         for kind in ["failure_rate", "ledger_growth", "skipped", "not_succeeded_by", "no_executor"] {
@@ -158,12 +159,12 @@ fn fields_with_value<const N: usize>(fields: [(&str, Option<Value>); N]) -> Map<
     fields.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))).collect()
 }
 
-/// The value of a flag, if it is given; an empty value is null.
+/// The value of a flag as JSON: null for an empty text; `None` if the flag is not given.
 fn flag_value(value: &Option<String>) -> Option<Value> {
     value.as_ref().map(|name| if name.is_empty() { Value::Null } else { json!(name) })
 }
 
-/// The values of a flag, if it is given; an empty value is an empty list.
+/// The nonempty values of a flag as a JSON list; `None` if the flag is not given.
 fn flag_values(values: &[String]) -> Option<Value> {
     let nonempty_values: Vec<&String> = values.iter().filter(|value| !value.is_empty()).collect();
     (!values.is_empty()).then(|| json!(nonempty_values))

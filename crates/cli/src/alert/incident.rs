@@ -66,7 +66,7 @@ impl IncidentArgs {
     }
 }
 
-/// When the incident was first reported, or why it was not.
+/// When the incident's first message was sent, or why none was sent.
 fn reported_text(incident: &Value, now: Timestamp) -> String {
     let count = |field: &str| incident[field].as_array().map_or(0, Vec::len);
     let (channel_count, missing_count) = (count("channels"), count("missing_channels"));

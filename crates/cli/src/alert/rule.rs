@@ -161,7 +161,7 @@ impl SetArgs {
         Ok(())
     }
 
-    /// Sends a rule. A refusal names the flags that set the refused fields.
+    /// Sends a rule. Without `--file`, a refusal names the flags that set the refused fields.
     async fn send(
         &self,
         client: &Client,
@@ -179,7 +179,6 @@ impl SetArgs {
         }
     }
 
-    /// Puts the given flags into the rule.
     fn apply_flags(&self, document: &mut Value) {
         let scope = [("job", &self.job), ("app", &self.app), ("label", &self.label)];
         for (kind, name) in scope.iter().filter_map(|(kind, name)| name.as_ref().map(|name| (*kind, name))) {

@@ -11,7 +11,7 @@ use super::values::{DurationText, Size};
 use crate::exit::Failure;
 
 const SECTION: &str = HttpSettings::SECTION;
-/// The minimum of every timeout but `write_timeout`: a shorter one would cut off harmless clients.
+/// The minimum of every timeout except `write_timeout`: a shorter timeout would cut off harmless clients.
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 /// The minimum of `write_timeout`. An event or log stream without news sends something only every 15 s, and a shorter
 /// timeout would end it.
@@ -19,8 +19,7 @@ const WRITE_TIMEOUT_MIN: Duration = Duration::from_secs(20);
 /// The minimum of `body_size`. One caller may use at most half of it, and that half must hold the largest body: a list
 /// of jobs.
 const BODY_SIZE_MIN: u64 = 40 * 1024 * 1024;
-/// The minimum of `answer_size`. One caller may use at most half of it, and that half must hold some of the largest
-/// answers.
+/// The minimum of `answer_size`. One caller may use at most half of it, and that half must hold several of the largest answers.
 const ANSWER_SIZE_MIN: u64 = 32 * 1024 * 1024;
 
 settings! {

@@ -22,7 +22,7 @@ pub(super) trait Layer: Args + Default + Serialize {
     /// The effective settings: each setting that is not set gets its default, if it has one.
     fn values(self) -> Self::Values;
 
-    /// Completes these settings, which are those of flags and environment, by the file and then by the defaults.
+    /// Completes these settings, which come from flags and the environment, with those of the file and then with the defaults.
     fn with_file_and_defaults(self, file: Option<Self>) -> Self {
         self.with_fallback(file.unwrap_or_default()).with_fallback(Self::defaults())
     }

@@ -46,7 +46,7 @@ const METRICS_JOB_MAX: u32 = 5_000;
 const METRICS_LABEL_COUNT_MAX: usize = 8;
 /// A run deleted sooner could be gone before its caller has read the verdict.
 const RETENTION_MIN: Duration = Duration::from_secs(1);
-/// A shorter period loads the database, a longer one reports too late.
+/// A shorter period loads the database, a longer period reports too late.
 const RULES_PERIOD_MIN: Duration = Duration::from_millis(100);
 const RULES_PERIOD_MAX: Duration = Duration::from_secs(60);
 
@@ -244,7 +244,7 @@ pub(crate) struct ServerConfig {
     pub(crate) xxl: Option<XxlConfig>,
     pub(crate) executor_streams_per_token: usize,
     pub(crate) executor_streams_per_address: usize,
-    /// Signing in through a provider; it has its own section in the file.
+    /// Signing in through a provider, which has its own section in the file; `None` without a provider.
     pub(crate) oidc: Option<OidcConfig>,
     /// The limits and the trusted proxies of the port; they have their own section too.
     pub(crate) http: HttpConfig,
@@ -332,7 +332,7 @@ impl ServerConfig {
     }
 
     /// Refuses plain HTTP beyond this machine, unless `insecure_http` is set: secrets must not cross a network in plain
-    /// text.
+    /// text. Also refuses `executor_certificates` without `tls_client_ca`.
     fn check_port(&self) -> Result<(), Failure> {
         if self.tls.is_none() && !self.settings.insecure_http && !self.settings.listen.0.ip().is_loopback() {
             let sentence = format!(
@@ -423,7 +423,7 @@ impl ServerConfig {
             let sentence = format!("{period} is too short, the minimum is {min_text}");
             return Err(bad_setting(SECTION, "watchdog_period", sentence));
         }
-        // With an empty prefix, a channel could send any variable of the server anywhere.
+        // With an empty or short prefix, a channel could send other variables of the server anywhere.
         let prefix = self.settings.alert_secrets_env_prefix.as_ref();
         if prefix.is_some_and(|prefix| prefix.len() < ALERT_PREFIX_LEN_MIN) {
             let sentence =
@@ -433,7 +433,8 @@ impl ServerConfig {
         Ok(())
     }
 
-    /// Refuses a lease that a single slow beat would lose, or that keeps the jobs of a dead server waiting for minutes.
+    /// Refuses a short beat, a lease that a single slow beat would lose or that keeps the jobs of a dead server waiting for
+    /// minutes, and a weight above the maximum.
     fn check_lease(&self) -> Result<(), Failure> {
         let (lease, beat) = (self.settings.lease, self.settings.beat);
         if beat.0 < BEAT_MIN {
@@ -458,7 +459,8 @@ impl ServerConfig {
         Ok(())
     }
 
-    /// Checks that an executor without a server stops its runs before they are given to another one.
+    /// Checks the times after which runs are given up: an executor without a server stops its runs before another executor
+    /// gets them.
     fn check_executors(&self) -> Result<(), Failure> {
         let ServerValues { heartbeat, silence, lost_after, continue_max, .. } = self.settings;
         let too_short_failure = |key, length: DurationText, min: Duration, reason: &str| {

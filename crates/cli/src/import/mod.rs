@@ -58,7 +58,7 @@ struct ReportArgs {
     report: Vec<PathBuf>,
 }
 
-/// How the jobs are called.
+/// How the jobs are named.
 #[derive(Debug, Args)]
 struct NameArgs {
     /// Begin the names of all jobs with this, such as web1-: jobs of two sources with equal names would replace each other

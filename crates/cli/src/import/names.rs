@@ -14,7 +14,7 @@ const PREFIX_LEN_MAX: usize = 40;
 pub(super) struct Names {
     prefix: String,
     used_names: BTreeSet<String>,
-    /// The first identities of the jobs that have a name.
+    /// The first identity of each job that has a name.
     named_identities: BTreeSet<String>,
 }
 

@@ -74,7 +74,7 @@ impl ImportResult {
         text
     }
 
-    /// The notes that many jobs have. A job that is left out keeps a line of its own.
+    /// The notes that more than [`SAME_NOTE_MAX`] imported jobs have. A job that is left out keeps lines of its own.
     fn shared_notes(&self) -> Notes<'_> {
         let mut notes = Notes::new();
         let is_imported = |entry: &&Entry| entry.is_job() && !entry.is_left_out();

@@ -61,7 +61,7 @@ impl Outcome {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Field {
     pub(super) name: String,
-    /// Only its beginning, if it is long.
+    /// The value, of which only the beginning is kept if it is long.
     pub(super) value: String,
     pub(super) outcome: Outcome,
     /// The counterpart in Rondel, or why there is none.
@@ -89,7 +89,7 @@ pub(super) struct Entry {
     pub(super) from: String,
     /// The name in the other scheduler.
     pub(super) title: String,
-    /// The job's definition; `None` if the entry is left out.
+    /// The job's definition; `None` if the job is left out, and for groups and users.
     pub(super) job: Option<Value>,
     pub(super) notes: Vec<Note>,
     /// All fields of the entry, if the other scheduler stores it as a row.
@@ -204,7 +204,7 @@ impl ImportResult {
         self.entries.push(entry);
     }
 
-    /// Adds an entry without a definition.
+    /// Adds an entry without a definition. The reason becomes its only note.
     pub(super) fn leave_out(&mut self, mut entry: Entry, reason: impl Into<String>) {
         entry.replace_notes(vec![reason.into()]);
         self.entries.push(entry);
