@@ -9,7 +9,6 @@ use crate::exit::Failure;
 use crate::format::FormatArgs;
 use crate::view::View;
 
-/// Servers.
 #[derive(Debug, Args)]
 pub(crate) struct NodeArgs {
     #[command(flatten)]

@@ -15,7 +15,6 @@ use crate::terminal::harmless_text;
 use crate::view::View;
 use crate::{clock, output};
 
-/// Reports.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
     #[command(flatten)]

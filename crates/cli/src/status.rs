@@ -112,8 +112,8 @@ async fn newest_runs(client: &Client, statuses: &str) -> Result<Vec<Value>, Fail
     Ok(body["items"].as_array().cloned().unwrap_or_default())
 }
 
-/// The pending runs of fires up to this instant. Later ones are left out: servers claim fires ahead, so there may be
-/// many of them.
+/// The pending runs of fires up to this instant. Later runs are left out: servers claim fires ahead, so there may be many of
+/// them.
 pub(crate) async fn pending_runs_until(client: &Client, at: Timestamp) -> Result<Vec<Value>, Failure> {
     let fire_filter = format!("until:{at}");
     items(client, &["runs"], &[("status", "pending"), ("q", &fire_filter), ("limit", PAGE_LEN)]).await
@@ -126,7 +126,7 @@ pub(crate) fn is_overdue(run: &Value, now: Timestamp) -> bool {
     due_at.is_some_and(|due_at| due_at + OVERDUE_AFTER < now)
 }
 
-/// Whether the run was skipped recently although its job wanted it to run.
+/// Whether the run was recently skipped although it should have run.
 fn is_recent_skip(run: &Value, now: Timestamp) -> bool {
     let has_listed_reason = run["reason"].as_str().is_some_and(|reason| SKIPPED_REASONS.contains(&reason));
     // The overlap policy let the run wait behind an earlier one, which did not end within the queue timeout.
@@ -139,7 +139,7 @@ fn has_recently_ended(run: &Value, now: Timestamp) -> bool {
     finished_at.is_some_and(|at| at + SKIP_AGE_MAX > now)
 }
 
-/// Whether these runs, newest first, may lack older ones that also ended recently.
+/// Whether the list of these runs, newest first, may end before other runs that also ended recently.
 fn is_cut(runs: &[Value], now: Timestamp) -> bool {
     runs.len() >= COUNT_MAX && runs.last().is_some_and(|oldest_run| has_recently_ended(oldest_run, now))
 }

@@ -14,7 +14,6 @@ use crate::roles::{parse_roles, role_argument, with_place_hint};
 use crate::view::View;
 use crate::{list, output};
 
-/// Tokens.
 #[derive(Debug, Args)]
 pub(crate) struct TokenArgs {
     #[command(flatten)]
@@ -206,7 +205,7 @@ async fn missing_apps(client: &Client, role_words: &[String]) -> Vec<String> {
     missing_apps
 }
 
-/// Prints the secret alone on stdout, so that it can be written to a file.
+/// Prints the secret alone on stdout, so that it can be written to a file. With JSON or YAML, prints the whole answer instead.
 fn print_secret(token: &crate::client::Body, format: FormatArgs) -> Result<(), Failure> {
     if matches!(format.format, Format::Json | Format::Jsonl | Format::Yaml) {
         return output::print_document(token.text(), format.format);

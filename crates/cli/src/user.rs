@@ -14,7 +14,6 @@ use crate::roles::{parse_roles, role_argument, with_place_hint};
 use crate::view::View;
 use crate::{list, output};
 
-/// Users.
 #[derive(Debug, Args)]
 pub(crate) struct UserArgs {
     #[command(flatten)]

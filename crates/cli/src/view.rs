@@ -76,7 +76,7 @@ impl View {
         output::print_lines(&table.render(true))
     }
 
-    /// Prints these objects.
+    /// Prints these objects as a table or, with `-o name`, only their names.
     pub(crate) fn print_items(&self, items: &[Value], format: FormatArgs) -> Result<(), Failure> {
         if format.format == Format::Name {
             let names: Vec<_> = items.iter().map(|item| text_of(&item[self.name])).collect();
@@ -163,7 +163,7 @@ fn field_lines(key: String, value: &Value, now: Timestamp) -> Vec<(String, Strin
 enum Column {
     /// A column that the view makes.
     Cell(usize, &'static str),
-    /// A field, unchanged.
+    /// A field of the object.
     Field(String),
 }
 

@@ -73,7 +73,7 @@ async fn job_of_run(client: &Client, subject: &str) -> Result<Option<String>, Fa
     }
 }
 
-/// The instant in RFC 3339. A time without an offset is one on the clock of the job's time zone.
+/// The instant that `text` means, in RFC 3339. A time without an offset is read in the job's time zone.
 async fn requested_instant(client: &Client, job: &str, text: &str) -> Result<String, Failure> {
     if text.parse::<Timestamp>().is_ok() {
         return Ok(text.to_owned());

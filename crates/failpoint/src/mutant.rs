@@ -155,11 +155,13 @@ mutants! {
     NoLimit = "no_limit",
     /// Runs that were taken over from another server do not count for the limit of their job.
     AdoptedBesideLimit = "adopted_beside_limit",
-    /// A server joins again although another one has not yet taken over all runs of its last lease, and takes over the rest itself.
+    /// A server joins again before another server has taken over all runs of its previous lease, and takes over the
+    /// remaining runs itself.
     JoinsDuringTakeover = "joins_during_takeover",
-    /// A server takes over runs of a lease that another living server has fenced, which has the limits of these runs.
+    /// A server takes over runs of a lease although another living server, which has the limits of these runs, has fenced
+    /// the lease.
     HeirBesideFencer = "heir_beside_fencer",
-    /// Runs under a limit start while open runs of another server are being taken over, which may be under the same limit.
+    /// Runs under a limit start while open runs of another server, which may be under the same limit, are being taken over.
     LimitsWhileAdopting = "limits_while_adopting",
     /// Fires are claimed under maintenance windows that may have been read long ago.
     OldWindows = "old_windows",

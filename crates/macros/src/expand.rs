@@ -61,7 +61,7 @@ fn emit(args: &Args, name: &str, mut function: ItemFn) -> TokenStream {
     }
 }
 
-/// Converts an argument to a call of the declaration's method.
+/// Converts an argument to a call of the declaration's method; `None` for the job's name.
 fn method_call(arg: &Arg) -> Option<TokenStream> {
     if arg.kind.method.is_empty() {
         return None;

@@ -30,7 +30,7 @@ pub enum Security {
 
 #[derive(Clone)]
 pub struct MailServer {
-    /// Its name or address. With TLS, its certificate must be valid for it.
+    /// The server's name or address. With TLS, the server's certificate must be valid for it.
     pub host: String,
     pub port: u16,
     /// How the connection is encrypted.

@@ -36,7 +36,8 @@ settings! {
         #[arg(long = "http-connections-per-address", global = true, value_name = "N")]
         #[arg(env = "RONDEL_HTTP_CONNECTIONS_PER_ADDRESS")]
         connections_per_address: u32 = to_u32(HttpLimits::default().connections_per_address);
-        /// Maximum number of connections of one caller that count as authenticated; for the executors of one token, half of all connections
+        /// Maximum number of connections of one caller that count as authenticated. The executors of one token may have half
+        /// of all connections instead
         #[arg(long = "http-connections-per-caller", global = true, value_name = "N")]
         #[arg(env = "RONDEL_HTTP_CONNECTIONS_PER_CALLER")]
         connections_per_caller: u32 = to_u32(HttpLimits::default().connections_per_caller);

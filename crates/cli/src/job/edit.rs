@@ -93,8 +93,8 @@ fn with_kept_file(failure: Failure, folder: tempfile::TempDir, file: &Path) -> F
     failure.with_hint(&format!("; the edited file is {}", file.display()))
 }
 
-/// A folder that only its owner may enter: a definition, and the copies that an editor makes next to it, may hold what
-/// other users of the machine must not read.
+/// A folder that only its owner may enter: a definition, and the copies that an editor makes next to it, may contain text
+/// that other users of the machine must not read.
 fn private_folder() -> std::io::Result<tempfile::TempDir> {
     tempfile::Builder::new().prefix("rondel-edit-").permissions(Permissions::from_mode(0o700)).tempdir()
 }

@@ -29,7 +29,6 @@ use crate::terminal::harmless_text;
 use crate::view::View;
 use crate::{input, list, output};
 
-/// Jobs.
 #[derive(Debug, Args)]
 pub(crate) struct JobArgs {
     #[command(flatten)]

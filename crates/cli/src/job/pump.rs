@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::client::text_of;
 
-/// A pump in short form: `16 items in 8 groups, until 0 0 6 * * ?`.
+/// A pump in short form: `16 items in 8 groups, until 0 0 6 * * ?`. `None` for a job that is no pump.
 pub(super) fn summary_text(pump: &Value) -> Option<String> {
     let count = match &pump["items"] {
         Value::Array(items) => u64::try_from(items.len()).ok(),

@@ -55,7 +55,7 @@ pub(super) async fn list(client: &Client, args: &VersionsArgs, format: FormatArg
     VIEW.print_list(&list::read_in_pages(client, &path, &[], (&args.bounds, PAGE_LEN_MAX)).await?, format)
 }
 
-/// Prints what changed.
+/// Prints the differences between two versions.
 pub(super) async fn diff(client: &Client, args: &DiffArgs, format: FormatArgs) -> Result<(), Failure> {
     let (from, to) = (args.from.map(|from| from.to_string()), args.to.map(|to| to.to_string()));
     let parameters = [("from", from.as_deref()), ("to", to.as_deref())];

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-/// The conditions on runs beside their job and status.
+/// The conditions on runs in addition to their job and status.
 #[derive(Debug, Args)]
 pub(super) struct FilterArgs {
     /// Only runs of this app; several with commas between them, `*` for any part of a name

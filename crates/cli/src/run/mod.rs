@@ -25,7 +25,6 @@ use cells::{duration_text, message_text};
 use logs::LogsArgs;
 pub(crate) use wait::{WaitArgs, print_or_wait};
 
-/// Runs.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
@@ -207,7 +206,7 @@ impl RunArgs {
     }
 }
 
-/// Reports on stderr that the job whose runs were listed is deleted.
+/// Reports on stderr if the job of the first listed run has been deleted.
 fn report_deleted_job(runs: &Body) -> Result<(), Failure> {
     let Some(first_run) = runs.page()?.items.into_iter().next() else { return Ok(()) };
     let first_run: Value = serde_json::from_str(first_run.get())?;
@@ -221,8 +220,8 @@ fn report_deleted_job(runs: &Body) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The text for a value that is not printed field by field, such as how the run came to its executor. For attempts,
-/// children and shards, the text is only their number, because they are listed below the run.
+/// The text for a value that is not printed field by field, such as how the run came to its executor; `None` for other
+/// values. For attempts, children and shards, the text is only their number, because they are listed below the run.
 fn value_text(key: &str, value: &Value) -> Option<String> {
     match key {
         "trace" => Trace::deserialize(value).ok().map(|trace| trace.to_string()),

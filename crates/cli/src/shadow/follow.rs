@@ -131,7 +131,7 @@ impl FollowArgs {
         }
     }
 
-    /// Reads a page of the log and reports it.
+    /// Reads the page of the log after `last_id`, reports its fires to the server, and advances `last_id`.
     async fn read_page<Z: TimeZone + Sync>(
         &self,
         client: &Client,

@@ -14,7 +14,6 @@ use follow::FollowArgs;
 use report::ReportArgs;
 use switchover::{PromoteArgs, SwitchoverArgs};
 
-/// Jobs in shadow mode.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     rondel shadow follow --source mysql://reader:PASSWORD@db/xxl_job --time-zone Asia/Shanghai\n  \

@@ -58,8 +58,8 @@ const QUIET_FILTER: &str = "sqlx::postgres::notice=warn";
 #[derive(Debug)]
 pub(crate) struct Telemetry(Option<Export>);
 
-/// Checks whether a text is a level or a list of filters. A word that is no level would be the name of a part of the
-/// program: without a level beside it, such a filter hides all lines of the other parts, also errors.
+/// Checks that a text is a level or a list of filters. A word that is no level names a part of the program. If no word of
+/// the list is a level, such a filter hides all lines of the other parts, even errors, so it is refused.
 pub(crate) fn check_filter(filter: &str) -> Result<(), String> {
     let message = |reason: String| format!("{filter:?} is not a log filter such as info: {reason}");
     EnvFilter::try_new(filter).map_err(|error| message(error.to_string()))?;

@@ -18,7 +18,7 @@ pub(super) struct Source<'a> {
     pub(super) trigger: Option<&'a Row>,
     /// The trigger's row of `CRON_TRIGGERS` or `SIMPLE_TRIGGERS`.
     pub(super) timing: Option<&'a Row>,
-    /// Whether the job has no other trigger.
+    /// Whether only one trigger of the job is not complete.
     pub(super) is_only_trigger: bool,
     pub(super) options: &'a ImportOptions<'a>,
 }

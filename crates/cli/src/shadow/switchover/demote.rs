@@ -237,7 +237,7 @@ async fn start_in_xxl_job<'a>(
     None
 }
 
-/// Finds a later fire to start with: the first one had passed when XXL-JOB released its lock.
+/// Finds a later fire to start with: the previous first fire had passed when XXL-JOB released its lock.
 async fn with_later_fire<'a>(switch: &Switchover<'_>, stopped_job: StoppedJob<'a>) -> Result<StoppedJob<'a>, Outcome> {
     let first_allowed_at = clock::now() + FIRST_FIRE_LEAD_MIN;
     let gap = [stopped_job.gap, Some(neither_side_text(stopped_job.job, stopped_job.first_fire, first_allowed_at))]

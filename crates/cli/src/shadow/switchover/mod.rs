@@ -1,9 +1,9 @@
 //! Switches jobs over at an instant, the seam: the fires before it belong to one scheduler, those at and after it to
 //! the other.
 //!
-//! The side that gives a job up does so first, durably, and then the other side takes it over. Between the two steps
-//! the job fires on neither side, never on both, and the same command finishes what it began. In every case each job
-//! has an outcome that names where it runs.
+//! The side that gives a job up does so first, durably, and then the other side takes it over. Between the two steps the job
+//! fires on neither side, never on both. The same command, run again, completes the switch. In every case each job has an
+//! outcome that names where it runs.
 
 mod demote;
 mod job;
