@@ -78,7 +78,7 @@ enum AddressCommand {
         /// The app's name
         #[arg(value_name = "APP", add = crate::complete::app_names())]
         name: String,
-        /// Where it listens: `http://10.0.0.5:9999/`
+        /// The executor's URL, such as `http://10.0.0.5:9999/`
         #[arg(value_name = "ADDRESS")]
         address: String,
         /// The file with the token, of kind xxl, with which the executor is configured

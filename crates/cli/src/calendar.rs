@@ -102,7 +102,7 @@ enum FileKind {
 enum As {
     /// These days
     Days,
-    /// Monday to Friday without them, and the make-up days
+    /// Monday to Friday except these days, and the make-up days
     Workdays,
 }
 

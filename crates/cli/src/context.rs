@@ -47,7 +47,7 @@ struct AddArgs {
     /// The server's URL
     #[arg(long, value_name = "URL")]
     url: String,
-    /// The namespace that commands use; without it, that of a context with this URL stays as it is
+    /// The namespace that commands use; without it, an existing context with the same URL keeps its namespace
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
     /// Use the token in this file; rondel login asks for one
@@ -164,7 +164,7 @@ pub(crate) struct LoginArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct LogoutArgs {
-    /// The context; that in use if left out
+    /// The context; by default the current one
     #[arg(long, env = "RONDEL_CONTEXT", value_name = "NAME", add = crate::complete::context_names())]
     context: Option<String>,
 }

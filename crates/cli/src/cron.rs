@@ -53,7 +53,7 @@ struct ExpressionArgs {
 struct NextArgs {
     #[command(flatten)]
     query: ExpressionArgs,
-    /// How many
+    /// How many fires
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     count: u16,
     #[command(flatten)]

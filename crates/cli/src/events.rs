@@ -23,13 +23,13 @@ pub(crate) struct EventsArgs {
     client: ClientArgs,
     #[command(flatten)]
     format: FormatArgs,
-    /// Only of these kinds, with commas between them: run, job, executor, node
+    /// Only events of these kinds, with commas between them: run, job, executor, node
     #[arg(long, value_name = "KINDS")]
     kind: Option<String>,
-    /// Only of this job and its runs
+    /// Only events of this job and its runs
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
-    /// Only of this app
+    /// Only events of this app
     #[arg(long, value_name = "NAME")]
     app: Option<String>,
     /// End after this many events

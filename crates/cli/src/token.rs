@@ -62,13 +62,13 @@ enum TokenCommand {
         /// Its name
         #[arg(value_name = "NAME")]
         name: String,
-        /// What it is for
+        /// What the token is for
         #[arg(long, value_enum, default_value_t = Kind::Api)]
         kind: Kind,
-        /// What it may do: ROLE, ROLE:NAMESPACE or ROLE:NAMESPACE/APP; executor:NAMESPACE/APP for those of executors
+        /// What the token may do: ROLE, ROLE:NAMESPACE or ROLE:NAMESPACE/APP; executor:NAMESPACE/APP for tokens of executors
         #[arg(long = "role", value_name = "ROLE[:PLACE]", required = true)]
         roles: Vec<String>,
-        /// How long it is valid, or never for no end; by default 90 days for the API, and no end for executors
+        /// How long the token is valid, or never for no end; by default 90 days for the API, and no end for executors
         #[arg(long, value_name = "DURATION")]
         expires_in: Option<String>,
         /// Executors with this token may declare jobs in their code

@@ -57,7 +57,7 @@ enum UserCommand {
         /// Unlock the user
         #[arg(long)]
         enable: bool,
-        /// Whether the user may sign in through the provider in spite of having a password
+        /// Whether the user may sign in through the provider even with a password
         #[arg(long, value_name = "BOOL")]
         provider_sign_in: Option<bool>,
     },

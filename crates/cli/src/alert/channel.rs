@@ -29,11 +29,11 @@ enum ChannelCommand {
     Show(NameArgs),
     /// Create or change a channel; settings that are left out stay unchanged
     Set(Box<SetArgs>),
-    /// Delete a channel; its messages that were not sent are dropped
+    /// Delete a channel; its unsent messages are dropped
     Delete(NameArgs),
     /// Send a test message, and show the result
     Test(NameArgs),
-    /// List each try to deliver a message, the latest first
+    /// List the attempts to deliver messages, the latest first
     Deliveries(DeliveriesArgs),
 }
 

@@ -26,8 +26,7 @@ pub(super) struct ConditionArgs {
     /// A fire was skipped
     #[arg(long, group = "condition")]
     skipped: bool,
-    /// Count only fires that were skipped for this reason, such as `no_executor`; give the flag once for each reason, or
-    /// with an empty value for any
+    /// Count only fires that were skipped for this reason, such as `no_executor`; may be repeated; an empty value means any reason
     #[arg(long = "reason", value_name = "REASON", requires = "skipped")]
     reasons: Vec<String>,
     /// A scheduled run has waited for this long without starting
@@ -36,13 +35,13 @@ pub(super) struct ConditionArgs {
     /// No run planned in the 24 hours before this time of day has succeeded by then
     #[arg(long, value_name = "HH:MM", group = "condition", requires = "zone")]
     not_succeeded_by: Option<String>,
-    /// The time zone of that time
+    /// The time zone of --not-succeeded-by
     #[arg(long = "time-zone", alias = "zone", value_name = "ZONE", requires = "not_succeeded_by")]
     zone: Option<String>,
     /// The days of the week, such as mon,tue; an empty value means every day
     #[arg(long, value_name = "DAYS", value_delimiter = ',', requires = "not_succeeded_by")]
     weekdays: Vec<String>,
-    /// Only on the days of this calendar; an empty value means none
+    /// Only on the days of this calendar; an empty value means no calendar
     #[arg(long, value_name = "CALENDAR", requires = "not_succeeded_by")]
     calendar: Option<String>,
     /// No run has succeeded for this long

@@ -20,10 +20,10 @@ pub(crate) struct IncidentArgs {
 enum IncidentCommand {
     /// List open incidents, the newest first
     List {
-        /// Resolved ones too
+        /// Include resolved incidents
         #[arg(long)]
         resolved: bool,
-        /// Only those about this job
+        /// Only incidents about this job
         #[arg(long, value_name = "JOB")]
         job: Option<String>,
         #[command(flatten)]

@@ -40,7 +40,7 @@ enum MaintenanceCommand {
         /// What happens to the fires inside: skip them, or hold them until the end, when the misfire policy of their job applies
         #[arg(long, value_name = "WHAT", default_value = "skip", value_parser = ["skip", "hold"])]
         fires: String,
-        /// Why; shown on every page of the console
+        /// The reason; shown on every page of the console
         #[arg(long, value_name = "TEXT")]
         reason: String,
     },

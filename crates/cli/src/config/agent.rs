@@ -117,10 +117,10 @@ settings! {
         /// The format of log lines
         #[arg(long, global = true, value_name = "FORM", env = "RONDEL_AGENT_LOG_FORMAT")]
         log_format: LogFormat = LogFormat::Text;
-        /// Where traces go: the URL of a collector that takes OTLP over gRPC; without it there are none
+        /// The URL of a collector that takes traces by OTLP over gRPC; without it, no traces are exported
         #[arg(long, global = true, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
         otlp_endpoint: String, example "\"http://127.0.0.1:4317\"";
-        /// The share of the traces begun here that are exported, from 0 to 1; for other traces, their origin decides
+        /// The share of the traces begun here that is exported, from 0 to 1; for other traces, the program that began them decides
         #[arg(long, global = true, value_name = "SHARE", env = "RONDEL_AGENT_TRACE_RATIO")]
         trace_ratio: f64 = RATIO_DEFAULT;
     }

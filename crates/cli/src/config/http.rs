@@ -25,7 +25,7 @@ const ANSWER_SIZE_MIN: u64 = 32 * 1024 * 1024;
 settings! {
     /// One layer of settings, or several merged layers.
     "http", HttpSettings => HttpValues {
-        /// The network of a proxy that is believed when it names its client in Forwarded or X-Forwarded-For; several may be given
+        /// The network of a proxy whose headers Forwarded and X-Forwarded-For are trusted; several may be given
         #[arg(long = "http-trusted-proxy", global = true, value_name = "NETWORK", env = "RONDEL_HTTP_TRUSTED_PROXIES")]
         #[arg(value_delimiter = ',')]
         trusted_proxies: Vec<String> = Vec::new();
@@ -83,10 +83,10 @@ settings! {
         /// Maximum number of lists of jobs that are applied concurrently for one caller
         #[arg(long = "http-applies-per-caller", global = true, value_name = "N", env = "RONDEL_HTTP_APPLIES_PER_CALLER")]
         applies_per_caller: u32 = to_u32(HttpLimits::default().applies_per_caller);
-        /// Maximum number of concurrent event streams, and of followed logs
+        /// Maximum number of concurrent event streams; the same limit applies separately to followed logs
         #[arg(long = "http-live-streams", global = true, value_name = "N", env = "RONDEL_HTTP_LIVE_STREAMS")]
         live_streams: u32 = to_u32(HttpLimits::default().live_streams);
-        /// Maximum number of event streams of one caller, and of followed logs
+        /// Maximum number of event streams of one caller; the same limit applies separately to followed logs
         #[arg(long = "http-live-streams-per-caller", global = true, value_name = "N")]
         #[arg(env = "RONDEL_HTTP_LIVE_STREAMS_PER_CALLER")]
         live_streams_per_caller: u32 = to_u32(HttpLimits::default().live_streams_per_caller);
@@ -99,7 +99,7 @@ settings! {
         /// How long a connection stays open without a request; an HTTP/1 connection at most as long as the head of a request may take
         #[arg(long = "http-idle-timeout", global = true, value_name = "DURATION", env = "RONDEL_HTTP_IDLE_TIMEOUT")]
         idle_timeout: DurationText = DurationText(HttpLimits::default().idle_timeout);
-        /// A connection is closed if its client reads nothing of an answer for this long
+        /// How long a client may read nothing of an answer before its connection is closed
         #[arg(long = "http-write-timeout", global = true, value_name = "DURATION", env = "RONDEL_HTTP_WRITE_TIMEOUT")]
         write_timeout: DurationText = DurationText(HttpLimits::default().write_timeout);
     }

@@ -91,7 +91,7 @@ settings! {
         /// The file with the key of this certificate
         #[arg(long, global = true, value_name = "FILE", env = "RONDEL_SERVER_TLS_KEY")]
         tls_key: PathBuf, example "\"/etc/rondel/tls/key.pem\"";
-        /// The file with the certificates that sign those of executors
+        /// The file with the CA certificates that sign the certificates of executors
         #[arg(long, global = true, value_name = "FILE", env = "RONDEL_SERVER_TLS_CLIENT_CA")]
         tls_client_ca: PathBuf, example "\"/etc/rondel/tls/executors-ca.pem\"";
         /// Which certificate executors need in addition to a token: any that the client CA has signed, or one with their app and name
@@ -103,7 +103,7 @@ settings! {
         /// How long this server may act without renewing its lease; then another one takes over its jobs
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_LEASE")]
         lease: DurationText = DurationText(EngineConfig::default().lease);
-        /// How often the lease is renewed; at most a quarter of it
+        /// How often the lease is renewed; at most a quarter of the lease
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_BEAT")]
         beat: DurationText = DurationText(EngineConfig::default().beat);
         #[arg(
@@ -115,7 +115,7 @@ settings! {
                     the same for every server of a cluster"
         )]
         claim_strategy: ClaimStrategy = EngineConfig::default().claim_strategy;
-        /// This server's share where the claim strategy is weight; 0 takes no job as long as another one can
+        /// This server's share where the claim strategy is weight; with 0, it takes a job only if no other server can
         #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_NODE_WEIGHT")]
         node_weight: u32 = EngineConfig::default().node_weight;
         /// How often executors send a heartbeat
@@ -142,7 +142,7 @@ settings! {
         /// How often due alert rules are evaluated, on one server of a cluster
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_ALERT_RULES_PERIOD")]
         alert_rules_period: DurationText = DurationText(EngineConfig::default().alert_rules_period);
-        /// How much the logs of a namespace may take in the database, compressed; the oldest ones go first. 0B for no limit
+        /// Maximum size of a namespace's logs in the database, compressed; the oldest logs are deleted first; 0B for no limit
         #[arg(long, global = true, value_name = "SIZE", env = "RONDEL_SERVER_LOG_SIZE_MAX")]
         log_size_max: Size = Size(EngineConfig::default().log_size_max);
         /// Maximum number of requests per second of one caller on this server, five times as many after a pause; a caller is an account with all its tokens, or a token; 0 for no limit
@@ -173,16 +173,16 @@ settings! {
         /// How long a run may be missing on its XXL-JOB executor, without a callback, before its outcome counts as unknown
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_XXL_CALLBACK_TIMEOUT")]
         xxl_callback_timeout: DurationText = DurationText(Duration::from_secs(60));
-        /// How often due alert messages are looked for
+        /// How often this server looks for due alert messages
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_ALERT_PERIOD")]
         alert_period: DurationText = DurationText(EngineConfig::default().alert_period);
         /// Maximum number of alert channels to which this server sends concurrently
         #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_ALERT_CONCURRENCY", value_parser = clap::value_parser!(u32).range(1..=500))]
         alert_concurrency: u32 = to_u32(EngineConfig::default().alert_concurrency);
-        /// The folder with files that secrets of channels may name; without it there are none
+        /// The folder with files that secrets of channels may name; without it, secrets may name no file
         #[arg(long, global = true, value_name = "DIR", env = "RONDEL_SERVER_ALERT_SECRETS_DIR")]
         alert_secrets_dir: PathBuf, example "\"/etc/rondel/alert-secrets\"";
-        /// The prefix of the environment variables that secrets of channels may name; without it there are none
+        /// The prefix of the environment variables that secrets of channels may name; without it, secrets may name no variable
         #[arg(long, global = true, value_name = "PREFIX", env = "RONDEL_SERVER_ALERT_SECRETS_ENV_PREFIX")]
         alert_secrets_env_prefix: String, example "\"RONDEL_ALERT_SECRET_\"";
         /// A URL of a monitoring service that this server calls as long as it schedules: when the calls stop, the service raises the alarm
@@ -191,7 +191,7 @@ settings! {
         /// How often the monitoring service is called
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_WATCHDOG_PERIOD")]
         watchdog_period: DurationText = DurationText(EngineConfig::default().watchdog_period);
-        /// How many jobs have metrics of their own, such as the instant of their last success: the first ones that run; 0 for none
+        /// Maximum number of jobs with metrics of their own, such as the instant of their last success; the jobs that run first get them; 0 for none
         #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_METRICS_JOB_MAX")]
         metrics_job_max: u32 = 0;
         #[arg(
@@ -200,7 +200,7 @@ settings! {
             value_name = "KEY",
             env = "RONDEL_SERVER_METRICS_LABELS",
             value_delimiter = ',',
-            help = "A key of jobs' labels by which runs are counted apart in the metrics, such as team; up to 8 may be given"
+            help = "A key of jobs' labels by which the metrics count runs separately, such as team; up to 8 may be given"
         )]
         metrics_labels: Vec<String> = Vec::new();
         /// The file with a secret for reading GET /metrics; it is checked without the database, so that metrics can be read while the database is unreachable
@@ -221,10 +221,10 @@ settings! {
         /// The format of log lines
         #[arg(long, global = true, value_name = "FORM", env = "RONDEL_SERVER_LOG_FORMAT")]
         log_format: LogFormat = LogFormat::Text;
-        /// Where traces go: the URL of a collector that takes OTLP over gRPC; without it there are none
+        /// The URL of a collector that takes traces by OTLP over gRPC; without it, no traces are exported
         #[arg(long, global = true, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
         otlp_endpoint: String, example "\"http://127.0.0.1:4317\"";
-        /// The share of the traces begun here that are exported, from 0 to 1; for other traces, their origin decides
+        /// The share of the traces begun here that is exported, from 0 to 1; for other traces, the program that began them decides
         #[arg(long, global = true, value_name = "SHARE", env = "RONDEL_SERVER_TRACE_RATIO")]
         trace_ratio: f64 = RATIO_DEFAULT;
     }

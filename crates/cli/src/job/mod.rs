@@ -59,11 +59,11 @@ enum JobCommand {
     Versions(versions::VersionsArgs),
     /// Show what an edit of a job changed; scripts are compared line by line
     Diff(versions::DiffArgs),
-    /// Restore an earlier version; the job keeps its name, and stays on or off
+    /// Restore an earlier version; the job keeps its name, and stays enabled or disabled
     Restore(versions::RestoreArgs),
     /// Make a run of a job, due now
     Trigger(TriggerArgs),
-    /// Ask for the open runs of a job to be cancelled, or for those of one fire
+    /// Request the cancellation of a job's open runs, or of the runs of one fire
     Cancel(CancelArgs),
     /// Switch a job's schedule off, or those of many jobs; they can still be triggered
     Pause(PauseArgs),
@@ -71,7 +71,7 @@ enum JobCommand {
     Resume(ResumeArgs),
     /// Make a run, due now, of each job that passes a filter
     Run(FilterArgs),
-    /// Give each job that passes a filter a label, or take it away
+    /// Add a label to each job that passes a filter, or remove it
     Label(LabelArgs),
     /// Restore the definition that code declares
     Reset(NameArgs),
@@ -79,7 +79,7 @@ enum JobCommand {
     Delete(DeleteArgs),
     /// Show the result of each planned fire, and the fires to come
     Fires(FiresArgs),
-    /// Show the items of a pump job, the groups that have them, and what was done with their rows
+    /// Show the items of a pump job, the groups that own them, and the counts of their rows
     Items(items::ItemsArgs),
 }
 
@@ -135,7 +135,7 @@ struct FilterArgs {
     after_help = "Examples:\n  rondel job label team=pay --filter 'app:orders'\n  rondel job label team- --filter 'label:team=pay' --yes"
 )]
 struct LabelArgs {
-    /// KEY=VALUE; KEY- takes the label away
+    /// KEY=VALUE; KEY- removes the label
     #[arg(value_name = "LABEL")]
     label: String,
     #[command(flatten)]
@@ -146,7 +146,7 @@ struct LabelArgs {
 struct DeleteArgs {
     #[command(flatten)]
     which: OneOrManyArgs,
-    /// Delete it even if other jobs follow from it
+    /// Delete the job even if other jobs follow from it
     #[arg(long, conflicts_with = "filter")]
     force: bool,
     /// What happens to its queued runs: `run` or `drop`; by default, they are skipped
@@ -213,7 +213,7 @@ struct TriggerArgs {
     /// The executor that the run goes to, whatever the job's route; while it is offline, the run is queued
     #[arg(long, value_name = "NAME", add = crate::complete::executor_names())]
     executor: Option<String>,
-    /// When it is to run: an instant such as 2026-03-08T07:00:00Z, or a time from now such as +10m
+    /// When the run is due: an instant such as 2026-03-08T07:00:00Z, or a time from now such as +10m
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
     /// A key that at most one open run of the job has

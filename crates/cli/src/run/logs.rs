@@ -28,7 +28,7 @@ pub(super) struct LogsArgs {
     /// The run's id
     #[arg(value_name = "RUN", required_unless_present = "job")]
     id: Option<String>,
-    /// The newest run of this job that has begun
+    /// The newest begun run of this job
     #[arg(long, value_name = "NAME", conflicts_with = "id")]
     job: Option<String>,
     /// Follow the log until the run has ended

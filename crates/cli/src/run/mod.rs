@@ -45,9 +45,9 @@ enum RunCommand {
     Wait(wait::WaitForArgs),
     /// Print the log of a run
     Logs(LogsArgs),
-    /// Ask for a run to be cancelled, or for many
+    /// Request the cancellation of a run, or of many runs
     Cancel(CancelArgs),
-    /// Run a finished run again, or many
+    /// Run a finished run again, or many runs
     Retry(RetryArgs),
     /// Remove failed runs from the list of failures that need attention (is:dead)
     Ack(AckArgs),

@@ -54,7 +54,7 @@ const TRIGGER_TYPE_LEN_MAX: usize = 60;
 
 #[derive(Debug, Args)]
 pub(super) struct FollowArgs {
-    /// The database of XXL-JOB; a user who may read it is enough
+    /// The database of XXL-JOB; the user needs only to read it
     #[arg(long, value_name = "URL", env = "RONDEL_SHADOW_SOURCE", hide_env_values = true)]
     source: String,
     /// The zone that XXL-JOB's servers write times in

@@ -44,7 +44,7 @@ pub(super) struct SwitchoverArgs {
     /// The database of XXL-JOB; the user may read and write `xxl_job_info` and lock the row of `xxl_job_lock`
     #[arg(long, value_name = "URL", env = "RONDEL_SHADOW_SOURCE", hide_env_values = true)]
     source: String,
-    /// Switch them; without it the command only shows what it would do
+    /// Switch the jobs; without this flag, the command only shows what it would do
     #[arg(long)]
     yes: bool,
     /// How long to wait for XXL-JOB to take up fires that are too near
