@@ -65,9 +65,9 @@ enum Command {
     Script(Box<ScriptArgs>),
     /// Set up alerts: rules, channels, silences and maintenance windows
     Alert(Box<AlertArgs>),
-    /// Show how runs went over days and months, and send a weekly report
+    /// Show how runs ended over days and months, and send a weekly report
     Report(Box<ReportArgs>),
-    /// Compare jobs in shadow mode with the scheduler that they are to replace, and switch them over
+    /// Compare jobs in shadow mode with the scheduler that Rondel is to replace, and switch them over
     Shadow(Box<ShadowArgs>),
     /// Show runs and their logs, cancel and retry them
     Run(RunArgs),

@@ -20,9 +20,9 @@ const LATE_MAX_DEFAULT: Duration = Duration::from_millis(100);
 /// Default of `--jobs-max`.
 const JOBS_MAX_DEFAULT: u32 = 1_000_000;
 
-/// Drives server, database and executors on this machine with jobs that do nothing, and measures them beside a probe of
-/// the database alone. Needs an empty database, which is left with what was measured. With --peer-url, another server is
-/// measured in the same way, for a comparison on one machine.
+/// Measures the throughput of server, database and executors on this machine with jobs that do nothing and, as a probe, the
+/// speed of the database alone. The database must be empty; the jobs and runs of the measurement stay in it. With
+/// `--peer-url`, measures another server in the same way, to compare both on one machine.
 #[derive(Debug, Args)]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub(crate) struct BenchArgs {

@@ -79,7 +79,7 @@ struct ImportArgs {
     /// The kind of file; by default, the ending of the file's name decides
     #[arg(long, value_enum, value_name = "KIND")]
     kind: Option<FileKind>,
-    /// Whether the calendar contains these days, or the working days except these
+    /// Whether the calendar contains these days, or the working days except these days
     #[arg(long = "as", value_enum, default_value_t = As::Days, value_name = "WHAT")]
     wanted: As,
     /// The years for which to expand entries that repeat for ever: 2026 or 2026..2030

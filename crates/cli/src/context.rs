@@ -50,7 +50,7 @@ struct AddArgs {
     /// The namespace that commands use; without it, an existing context with the same URL keeps its namespace
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
-    /// Use the token in this file; rondel login asks for one
+    /// Use the token in this file; without it, rondel login can store a token later
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Use this context from now on

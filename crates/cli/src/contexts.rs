@@ -93,9 +93,10 @@ impl Contexts {
     /// namespace, the previous one remains if the server is the same.
     pub(crate) fn put(&mut self, name: &str, mut context: Context) -> Result<bool, Failure> {
         name::check(name).map_err(Failure::refused)?;
-        let same_context = self.file.contexts.get(name).filter(|same_context| same_context.server == context.server);
-        let is_same_server = same_context.is_some();
-        context.namespace = context.namespace.or_else(|| same_context?.namespace.clone());
+        let same_server_context =
+            self.file.contexts.get(name).filter(|previous_context| previous_context.server == context.server);
+        let is_same_server = same_server_context.is_some();
+        context.namespace = context.namespace.or_else(|| same_server_context?.namespace.clone());
         let is_token_deleted = !is_same_server && self.delete_token(name)?;
         self.file.contexts.insert(name.to_owned(), context);
         self.file.current.get_or_insert_with(|| name.to_owned());

@@ -152,8 +152,8 @@ async fn check_server(client: &Client) -> Vec<Check> {
     checks
 }
 
-/// A failed check with those checks of the server that make it unready. If the answer lists none, as that of a proxy, the
-/// finding is the whole answer.
+/// A failed check whose finding lists the server's checks that make it unready. If `answer` lists none, such as the answer
+/// of a proxy, the finding is the whole answer.
 fn unready_check(answer: &str) -> Check {
     let readiness: Value = serde_json::from_str(answer).unwrap_or_default();
     let details = readiness["details"].as_array().map(Vec::as_slice).unwrap_or_default();

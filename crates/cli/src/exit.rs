@@ -53,7 +53,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// A failure with a message: a sentence, perhaps with lines of detail below it.
+    /// A failure with a message: a sentence, which may have lines of detail below it.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
         Self { exit, message: Some(message.into()), is_temporary: false }
     }

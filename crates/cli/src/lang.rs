@@ -22,7 +22,7 @@ enum LangChoice {
 }
 
 impl LangArgs {
-    /// The chosen language, or that of the environment.
+    /// The chosen language, or the language of the environment's locale.
     pub(crate) fn lang(self) -> Lang {
         match self.lang {
             Some(LangChoice::En) => Lang::En,

@@ -121,7 +121,7 @@ fn parse_page(body: &Body) -> Result<PageItems, Failure> {
     Ok((page.items.into_iter().map(ToOwned::to_owned).collect(), page.next_cursor))
 }
 
-/// Names the jobs on stderr that the server cannot read; otherwise the user may think that they do not exist.
+/// Names on stderr the jobs that the server cannot read; otherwise the user may think that they do not exist.
 fn print_unreadable(body: &Body) -> Result<(), Failure> {
     for job in body.page()?.unreadable {
         output::print_message(&format!("{}: {}", job.name, job.message));

@@ -97,7 +97,7 @@ impl View {
         output::print_lines(&table.render(format.no_headers))
     }
 
-    /// The requested columns; else those of the view and, with `wide`, the fields that these do not show.
+    /// The requested columns. Without a request, the columns of the view and, with `-o wide`, the further fields of the items.
     fn columns(&self, items: &[Value], format: FormatArgs) -> Result<Vec<Column>, Failure> {
         if let Some(Columns(names)) = format.columns {
             return names.iter().map(|name| self.column(name, items)).collect();

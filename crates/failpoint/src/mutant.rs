@@ -85,7 +85,7 @@ mutants! {
     RetryKeepsAttempt = "retry_keeps_attempt",
     /// Nothing prevents a broadcast from being expanded twice.
     ExpandTwice = "expand_twice",
-    /// The runs that follow from a verdict are not written with it.
+    /// The runs that follow from a verdict are not written together with the verdict.
     NoFollowers = "no_followers",
     /// A broadcast's shards are not counted.
     NoShardCount = "no_shard_count",
@@ -117,7 +117,7 @@ mutants! {
     LateIsMissed = "late_is_missed",
     /// Each offer of waiting runs tries the same kinds of runs again, and never reaches the others.
     OfferRetriesSameKinds = "offer_retries_same_kinds",
-    /// Late jobs are claimed before those due soon, however many are late.
+    /// Late jobs are always claimed before jobs that are due soon, however many late jobs there are.
     LateFirst = "late_first",
     /// One job can take all the memory for open runs.
     NoShares = "no_shares",
@@ -171,7 +171,7 @@ mutants! {
     DealKeepsEpoch = "deal_keeps_epoch",
     /// A report of an item is accepted from any group and at any epoch.
     AnyOwnerReports = "any_owner_reports",
-    /// Reports of items are applied in the order of their arrival, whatever their sequence numbers.
+    /// Reports of items are applied in the order of their arrival, regardless of their sequence numbers.
     SequenceIsIgnored = "sequence_is_ignored",
     /// Items are written even if the node is not the home of their job or its lease has ended.
     ItemsOfAnyNode = "items_of_any_node",
@@ -195,8 +195,7 @@ mutants! {
     DryWithoutOwner = "dry_without_owner",
     /// A root run of a pump that a user has cancelled starts again.
     CancelledPumpBeginsAgain = "cancelled_pump_begins_again",
-    /// The rows of a pump at rest are never looked for in the store again, whatever happens and however long it has
-    /// rested.
+    /// The store is never searched again for rows of a pump at rest, whatever event occurs and however long the pump has rested.
     DeafRest = "deaf_rest",
     /// A group of a pump succeeds even if rows are left that failed for good.
     UnfinishedSucceeds = "unfinished_succeeds",

@@ -181,7 +181,7 @@ impl ClientArgs {
         let base_url = check_server("--server", self.server.as_deref().unwrap_or(SERVER_DEFAULT))?;
         // Fails if a provider is already installed. The installed provider works too.
         rustls::crypto::ring::default_provider().install_default().ok();
-        // A redirect would turn a POST into a GET, and the success of the GET would be taken for that of the POST.
+        // A redirect would turn a POST into a GET, and the success of the GET would be taken for the success of the POST.
         let builder = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).redirect(Policy::none());
         let builder = builder.user_agent(concat!("rondel/", env!("CARGO_PKG_VERSION")));
         // A proxy cannot reach a server on this machine.

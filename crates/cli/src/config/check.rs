@@ -15,7 +15,7 @@ pub(super) fn to_u32(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Refuses a number outside of its bounds. Clap has checked numbers from flags and variables, but not those from the file.
+/// Refuses a number outside of its bounds. Clap has checked numbers from flags and variables, but not numbers from the file.
 pub(super) fn check_range(
     section: &str,
     key: &str,

@@ -16,10 +16,11 @@ const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 /// The minimum of `write_timeout`. An event or log stream without news sends something only every 15 s, and a shorter
 /// timeout would end it.
 const WRITE_TIMEOUT_MIN: Duration = Duration::from_secs(20);
-/// The minimum of `body_size`. One caller may use at most half of it, and that half must hold the largest body: a list
-/// of jobs.
+/// The minimum of `body_size`. One caller may use at most half of `body_size`, and that half must hold the largest body,
+/// which is a list of jobs.
 const BODY_SIZE_MIN: u64 = 40 * 1024 * 1024;
-/// The minimum of `answer_size`. One caller may use at most half of it, and that half must hold several of the largest answers.
+/// The minimum of `answer_size`. One caller may use at most half of `answer_size`, and that half must hold several of the
+/// largest answers.
 const ANSWER_SIZE_MIN: u64 = 32 * 1024 * 1024;
 
 settings! {
@@ -96,7 +97,7 @@ settings! {
         /// How long the body of a request may take
         #[arg(long = "http-body-timeout", global = true, value_name = "DURATION", env = "RONDEL_HTTP_BODY_TIMEOUT")]
         body_timeout: DurationText = DurationText(HttpLimits::default().body_timeout);
-        /// How long a connection stays open without a request; an HTTP/1 connection at most as long as the head of a request may take
+        /// How long a connection stays open without a request; an HTTP/1 connection at most for the time limit of a request's head
         #[arg(long = "http-idle-timeout", global = true, value_name = "DURATION", env = "RONDEL_HTTP_IDLE_TIMEOUT")]
         idle_timeout: DurationText = DurationText(HttpLimits::default().idle_timeout);
         /// How long a client may read nothing of an answer before its connection is closed

@@ -40,7 +40,7 @@ const CONTINUE_MAX: Duration = Duration::from_secs(1800);
 
 /// The time that an executor without a server gives its runs to stop before it kills them.
 const KILL_GRACE: Duration = Duration::from_secs(10);
-/// Each job with metrics of its own adds a handful of series, and a look-up at each scrape.
+/// Each job with metrics of its own adds several series, and a look-up at each scrape.
 const METRICS_JOB_MAX: u32 = 5_000;
 /// Maximum number of labels: each further key multiplies the combinations of label values.
 const METRICS_LABEL_COUNT_MAX: usize = 8;
@@ -100,7 +100,7 @@ settings! {
         /// Listen on external addresses without TLS; access must be restricted by other means
         #[arg(long, global = true, env = "RONDEL_SERVER_INSECURE_HTTP", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
         insecure_http: bool = false;
-        /// How long this server may act without renewing its lease; then another one takes over its jobs
+        /// How long this server may act without renewing its lease; then another server takes over its jobs
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_LEASE")]
         lease: DurationText = DurationText(EngineConfig::default().lease);
         /// How often the lease is renewed; at most a quarter of the lease
@@ -130,7 +130,7 @@ settings! {
         /// How long an executor may be silent before its runs that continue in silence are given up, if the next run of their job waits for them
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_CONTINUE_MAX")]
         continue_max: DurationText = DurationText(EngineConfig::default().continue_max);
-        /// How many versions of a script are kept, in addition to those that jobs name
+        /// How many versions of a script are kept, in addition to the versions that jobs name
         #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_SCRIPT_VERSIONS", value_parser = clap::value_parser!(u32).range(30..=10_000))]
         script_versions: u32 = EngineConfig::default().script_versions;
         /// How long runs are kept after their end, with their attempts and logs; the same for every server of a cluster

@@ -88,14 +88,16 @@ impl Alerts {
         let rules = self.rules.iter().filter(|rule| rule["enabled"] == true);
         let expectations = jobs.values().flatten().map(|job| &job["expect"]).filter(|expect| expect.is_object());
         let is_used = |channel: &str| {
-            let names = |document: &Value| {
+            let names_channel = |document: &Value| {
                 let escalation = document["escalate"]["channel"].as_str();
                 let named_channels = document["channels"].as_array().into_iter().flatten().filter_map(Value::as_str);
                 named_channels.chain(escalation).any(|name| name == channel)
             };
             let is_default = |expect: &Value| expect["channels"].as_array().is_none_or(Vec::is_empty);
-            rules.clone().any(names)
-                || expectations.clone().any(|expect| names(expect) || is_default(expect) && channel == EXPECT_CHANNEL)
+            rules.clone().any(names_channel)
+                || expectations
+                    .clone()
+                    .any(|expect| names_channel(expect) || is_default(expect) && channel == EXPECT_CHANNEL)
                 || self.report_schedule.as_ref().is_some_and(|report| report["channel"] == channel)
         };
         let disabled_channels = self.channels.iter().filter(|channel| channel["enabled"] == false);

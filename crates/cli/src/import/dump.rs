@@ -1,6 +1,5 @@
-//! Reads a dump of a MySQL database, as mysqldump writes it: the rows of a few tables. The dump is read as a stream.
-//! Only `INSERT`, `REPLACE` and `CREATE TABLE` for these tables are read; other statements are skipped, whatever their
-//! size.
+//! Reads the rows of a few tables from a dump of a MySQL database, as mysqldump writes it. The dump is read as a stream.
+//! Only `INSERT`, `REPLACE` and `CREATE TABLE` for these tables are read; other statements of any size are skipped.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, ErrorKind};
@@ -373,7 +372,7 @@ impl Tokens<'_> {
         }
     }
 
-    /// The name of the table, without that of its database.
+    /// The name of the table, without the name of its database.
     fn read_table_name(&mut self, first_part: String) -> Result<String, String> {
         let mut name = first_part;
         loop {

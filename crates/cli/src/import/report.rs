@@ -10,7 +10,7 @@ use crate::terminal::harmless_text;
 
 /// If more than this many jobs have the same note, the report prints it once.
 const SAME_NOTE_MAX: usize = 3;
-/// Maximum number of jobs that the single line of such a note names.
+/// Maximum number of jobs that are named on the line of a note that many jobs have.
 const NAME_COUNT_MAX: usize = 3;
 
 /// The names of the jobs with each note, keyed by the kind and the text of the note.

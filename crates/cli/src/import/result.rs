@@ -106,9 +106,9 @@ pub(super) struct ImportResult {
     pub(super) entries: Vec<Entry>,
     /// Remarks that concern no single entry.
     pub(super) remarks: Vec<String>,
-    /// Shell lines before those of the entries.
+    /// Shell lines before the lines of the entries.
     pub(super) commands: Vec<String>,
-    /// Shell lines after those of the entries.
+    /// Shell lines after the lines of the entries.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) last_commands: Vec<String>,
     #[serde(skip)]
@@ -296,7 +296,7 @@ pub(super) fn definition_errors(job: &Value) -> Vec<String> {
     }
 }
 
-/// Whether a cron expression has no instant from now on, such as one for 31 February.
+/// Whether a cron expression has no instant from now on, such as an expression for 31 February.
 fn never_fires(job: &Value) -> bool {
     let text = |field: &str| job["schedule"][field].as_str();
     let cron = text("cron").and_then(|cron| CronExpr::parse(cron).ok());

@@ -309,7 +309,7 @@ fn report_items(items: &[(Item, String)], format: FormatArgs) -> Result<(), Fail
     }
 }
 
-/// Fails if a job failed, with the exit code for the first such job.
+/// Fails if a job failed, with the exit code for the first failed job.
 fn check_failures<'a>(items: impl Iterator<Item = &'a Item>) -> Result<(), Failure> {
     let failed_items: Vec<_> = items.filter_map(|item| Some((item, item.error.as_ref()?))).collect();
     let Some((item, error)) = failed_items.first() else { return Ok(()) };

@@ -113,7 +113,7 @@ fn without_remarks(text: &str) -> String {
     text.split_inclusive('\n').skip_while(|line| line.starts_with("#:")).collect()
 }
 
-/// Opens the editor and waits for it. `VISUAL` and `EDITOR` may hold a command with arguments, so the shell parses it.
+/// Opens the editor and waits until it ends. `VISUAL` and `EDITOR` may hold a command with arguments, so the shell parses it.
 async fn run_editor(file: &Path) -> Result<(), Failure> {
     let nonempty_variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let editor = nonempty_variable("VISUAL").or_else(|| nonempty_variable("EDITOR")).unwrap_or_else(|| "vi".into());

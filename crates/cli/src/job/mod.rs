@@ -65,9 +65,9 @@ enum JobCommand {
     Trigger(TriggerArgs),
     /// Request the cancellation of a job's open runs, or of the runs of one fire
     Cancel(CancelArgs),
-    /// Switch a job's schedule off, or those of many jobs; they can still be triggered
+    /// Switch off the schedule of a job, or of many jobs; the jobs can still be triggered
     Pause(PauseArgs),
-    /// Switch a job's schedule on, or those of many jobs
+    /// Switch on the schedule of a job, or of many jobs
     Resume(ResumeArgs),
     /// Make a run, due now, of each job that passes a filter
     Run(FilterArgs),
@@ -109,7 +109,7 @@ struct OneOrManyArgs {
 )]
 struct PauseArgs {
     #[command(flatten)]
-    which: OneOrManyArgs,
+    jobs: OneOrManyArgs,
     /// What happens to its queued runs: `run` or `drop`; by default, the runs of its schedule are skipped
     #[arg(long, value_name = "WHAT", conflicts_with = "filter")]
     queued: Option<String>,
@@ -118,7 +118,7 @@ struct PauseArgs {
 #[derive(Debug, Args)]
 struct ResumeArgs {
     #[command(flatten)]
-    which: OneOrManyArgs,
+    jobs: OneOrManyArgs,
 }
 
 #[derive(Debug, Args)]
@@ -145,7 +145,7 @@ struct LabelArgs {
 #[derive(Debug, Args)]
 struct DeleteArgs {
     #[command(flatten)]
-    which: OneOrManyArgs,
+    jobs: OneOrManyArgs,
     /// Delete the job even if other jobs follow from it
     #[arg(long, conflicts_with = "filter")]
     force: bool,
@@ -276,12 +276,12 @@ impl JobArgs {
             JobCommand::Restore(args) => print_saved(&versions::restore(&client, &args).await?, format),
             JobCommand::Trigger(args) => trigger(&client, &args, format).await,
             JobCommand::Cancel(args) => cancel(&client, &args, format).await,
-            JobCommand::Pause(args) => match args.which.name_or_run_bulk(&client, ("pause", "paused"), format).await? {
+            JobCommand::Pause(args) => match args.jobs.name_or_run_bulk(&client, ("pause", "paused"), format).await? {
                 Some(name) => pause(&client, name, args.queued.as_deref(), format).await,
                 None => Ok(()),
             },
             JobCommand::Resume(args) => {
-                match args.which.name_or_run_bulk(&client, ("resume", "resumed"), format).await? {
+                match args.jobs.name_or_run_bulk(&client, ("resume", "resumed"), format).await? {
                     Some(name) => VIEW.print_row(&client.post(&["jobs", name, "resume"], "{}").await?, format),
                     None => Ok(()),
                 }
@@ -290,7 +290,7 @@ impl JobArgs {
             JobCommand::Label(args) => args.run(&client, format).await,
             JobCommand::Reset(args) => print_saved(&client.post(&["jobs", &args.name, "reset"], "{}").await?, format),
             JobCommand::Delete(args) => {
-                let Some(name) = args.which.name_or_run_bulk(&client, ("delete", "deleted"), format).await? else {
+                let Some(name) = args.jobs.name_or_run_bulk(&client, ("delete", "deleted"), format).await? else {
                     return Ok(());
                 };
                 let mut query: Vec<(&str, &str)> =

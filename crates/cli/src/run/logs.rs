@@ -43,7 +43,7 @@ pub(super) struct LogsArgs {
     /// Only lines with this text, ignoring case; the server searches for them; --grep is an alias
     #[arg(long, value_name = "TEXT", alias = "grep")]
     contains: Option<String>,
-    /// Only lines of these severities, with commas between them: error, warn, info, debug; for printed lines, their text decides
+    /// Only lines of these severities, with commas between them: error, warn, info, debug; the severity of printed lines follows from their text
     #[arg(long, value_name = "SEVERITIES")]
     severity: Option<String>,
     /// Begin this many lines before the end

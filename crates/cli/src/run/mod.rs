@@ -70,7 +70,7 @@ struct AckArgs {
     after_help = "Examples:\n  rondel run list --since 8h --app orders --status failed\n  rondel run list --filter 'duration:>5m -trigger:manual \"refused\"'\n  rondel run list --since yesterday --sort longest --limit 10"
 )]
 struct ListArgs {
-    /// Only runs of this job, or of those that match a pattern such as orders.*
+    /// Only runs of this job, or of jobs that match a pattern such as orders.*
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
     /// Only runs with this status; several with commas between them

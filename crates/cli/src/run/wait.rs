@@ -22,7 +22,7 @@ const POLL_MIN: Duration = Duration::from_millis(100);
 const POLL_MAX: Duration = Duration::from_secs(2);
 /// How long the last request may take after a wait has timed out.
 const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-/// If the run has not begun after this long, a missing executor is reported.
+/// How long a run may wait to begin before a missing executor is reported.
 const EXECUTOR_CHECK_AFTER: Duration = Duration::from_secs(3);
 
 /// The flags for waiting for the verdict.

@@ -24,7 +24,8 @@ use crate::exit::Failure;
 use crate::startup_files::StartupFiles;
 use crate::{node_name, open_files, output, secret_key, token_file};
 
-/// How long the connections of clients may take to end once the engine has stopped, and then how long those of the database may.
+/// How long the connections of clients may take to end once the engine has stopped, and how long those of the database may
+/// after that.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum number of connections that wait to be accepted: when a server is gone, its executors all reconnect at the
@@ -302,8 +303,8 @@ async fn open_store(config: &ServerConfig, startup_files: &mut StartupFiles) -> 
     Ok(Arc::new(result?))
 }
 
-/// The files that a start creates for a new SQLite database, and removes if it fails. None for an existing database: a
-/// write-ahead log that this start created may hold data that the main file lacks, such as a migration.
+/// The files that a start creates for a new SQLite database, and removes if the start fails. None for an existing database:
+/// a write-ahead log that this start created may hold data that the main file lacks, such as a migration.
 fn missing_files(database: &Path) -> Vec<PathBuf> {
     if database.exists() {
         return Vec::new();

@@ -25,7 +25,8 @@ const READ_PERIOD: Duration = Duration::from_secs(30);
 /// How often the jobs are read again. They are also read when a row may belong to a new job.
 const JOBS_PERIOD: Duration = Duration::from_secs(60);
 
-/// Trigger types of scheduled runs, in the three languages of XXL-JOB: by the schedule, or for a missed fire of it.
+/// Trigger types of scheduled runs, in the three languages of XXL-JOB: fires of the schedule, and runs that make up for
+/// missed fires.
 const SCHEDULED_TYPES: [&str; 6] =
     ["Cron触发", "调度过期补偿", "Cron觸發", "調度過期補償", "Cron trigger", "Misfire compensation trigger"];
 /// Trigger types of other runs: by hand, as a child, as a retry, or by the API.

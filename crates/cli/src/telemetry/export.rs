@@ -69,7 +69,7 @@ impl Export {
         Ok(Self(provider))
     }
 
-    /// A layer that exports the spans of the program's own code, and not those of libraries.
+    /// A layer that exports the spans of the program's own code from level `info` up, but not the spans of libraries.
     pub(super) fn layer<S>(&self) -> Box<dyn Layer<S> + Send + Sync>
     where
         S: Subscriber + Send + Sync + for<'span> LookupSpan<'span>,

@@ -24,7 +24,7 @@ const TRACE_FIELD_PREFIX: &str = "otel.";
 
 type Fields = BTreeMap<&'static str, Value>;
 
-/// The fields of a span, stored with it.
+/// The fields of a span, stored in the span's extensions.
 struct SpanFields(Fields);
 
 /// Writes events as lines.

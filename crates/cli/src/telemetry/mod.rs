@@ -37,7 +37,7 @@ pub(crate) struct TelemetrySettings<'a> {
     pub(crate) format: LogFormat,
     /// The URL of the collector of traces.
     pub(crate) endpoint: Option<&'a str>,
-    /// The share of traces that is exported, among those that this program begins, from 0 to 1.
+    /// The share of exported traces among the traces that this program begins, from 0 to 1.
     pub(crate) ratio: f64,
     /// The name of the program in traces.
     pub(crate) service: &'static str,

@@ -28,7 +28,7 @@ const SEAM_LEAD: Duration = Duration::from_secs(7);
 const ON_TIME_LEAD_MIN: Duration = Duration::from_secs(5);
 /// Minimum time until the first fire of a job that runs on neither side.
 const FIRST_FIRE_LEAD_MIN: Duration = Duration::from_secs(2);
-/// Maximum number of tries to start a job. A try fails if the job's first fire has passed meanwhile.
+/// Maximum number of tries to start a job. A try fails if the job's first fire has passed before the start.
 const START_COUNT_MAX: usize = 5;
 /// Maximum number of requests for the first fire.
 const READ_COUNT_MAX: usize = 3;

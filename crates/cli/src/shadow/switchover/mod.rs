@@ -1,5 +1,5 @@
-//! Switches jobs over at an instant, the seam: the fires before it belong to one scheduler, those at and after it to
-//! the other.
+//! Switches jobs over at an instant, the seam: fires before the seam belong to one scheduler, fires at the seam and after it
+//! to the other.
 //!
 //! The side that gives a job up does so first, durably, and then the other side takes it over. Between the two steps the job
 //! fires on neither side, never on both. The same command, run again, completes the switch. In every case each job has an
@@ -56,7 +56,7 @@ pub(super) struct SwitchoverArgs {
 pub(super) struct PromoteArgs {
     #[command(flatten)]
     switch: SwitchoverArgs,
-    /// Promote jobs even if no online executor can run them, or if XXL-JOB has another handler under their number
+    /// Promote jobs even if no online executor can run them, or if XXL-JOB has a job with another handler under their number
     #[arg(long)]
     force: bool,
 }
