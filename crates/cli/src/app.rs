@@ -67,7 +67,7 @@ enum AppCommand {
 
 #[derive(Debug, Subcommand)]
 enum AddressCommand {
-    /// List the addresses, and whether they answer and their tokens are valid
+    /// List the addresses, and show whether each answers and has a valid token
     List {
         /// The app's name
         #[arg(value_name = "APP", add = crate::complete::app_names())]

@@ -76,7 +76,7 @@ struct ImportArgs {
     /// The file; - for stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The kind of file; by default, the ending of the file's name decides
+    /// The kind of file; by default, the extension of the file decides
     #[arg(long, value_enum, value_name = "KIND")]
     kind: Option<FileKind>,
     /// Whether the calendar contains these days, or the working days except these days

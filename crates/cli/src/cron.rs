@@ -52,7 +52,7 @@ struct ExpressionArgs {
 )]
 struct NextArgs {
     #[command(flatten)]
-    query: ExpressionArgs,
+    expression: ExpressionArgs,
     /// How many fires
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     count: u16,
@@ -64,7 +64,7 @@ struct NextArgs {
 #[command(after_help = "Example:\n  rondel cron explain \"0 0 9 ? * MON-FRI\" --time-zone Europe/Berlin --lang en")]
 struct ExplainArgs {
     #[command(flatten)]
-    query: ExpressionArgs,
+    expression: ExpressionArgs,
     #[command(flatten)]
     format: FormatArgs,
 }
@@ -160,7 +160,7 @@ impl CronReport {
 }
 
 fn print_next_fires(args: &NextArgs) -> Result<(), Failure> {
-    let report = args.query.report(usize::from(args.count))?;
+    let report = args.expression.report(usize::from(args.count))?;
     match args.format.format {
         Format::Json => output::print_lines(&serde_json::to_string(&Fires { fires: report.fires().collect() })?)?,
         Format::Jsonl => {
@@ -192,7 +192,7 @@ fn fires_table(report: &CronReport, no_headers: bool) -> String {
 }
 
 fn print_explanation(args: &ExplainArgs) -> Result<(), Failure> {
-    let report = args.query.report(1)?;
+    let report = args.expression.report(1)?;
     match args.format.format {
         Format::Json | Format::Jsonl | Format::Yaml => {
             let warnings = report.preview.warnings.iter().map(|warning| WarningJson {

@@ -15,7 +15,7 @@ use crate::terminal::harmless_text;
 /// The pause before a stream that has ended is opened again.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
-/// Prints changes of runs, jobs, executors and servers, until it is interrupted or has printed `--count` events.
+/// Prints changes of runs, jobs, executors and servers, until the command is interrupted or has printed `--count` events.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  rondel events --kind run --job report.daily\n  rondel events -o jsonl --count 1")]
 pub(crate) struct EventsArgs {
@@ -113,11 +113,12 @@ fn event_line(kind: &str, data: &Value) -> String {
     let text = |key: &str| text_of(&data[key]);
     let subject = match kind {
         "run" => {
-            let reason = data["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
+            let reason_text = data["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
             let attempt = data["attempt"].as_i64().filter(|attempt| *attempt > 1);
-            let attempt = attempt.map(|attempt| format!(", attempt {attempt}")).unwrap_or_default();
-            let executor = data["executor"].as_str().map(|executor| format!(", on {executor}")).unwrap_or_default();
-            format!("{} {} {}{reason}{attempt}{executor}", text("job"), text("id"), text("status"))
+            let attempt_text = attempt.map(|attempt| format!(", attempt {attempt}")).unwrap_or_default();
+            let executor_text =
+                data["executor"].as_str().map(|executor| format!(", on {executor}")).unwrap_or_default();
+            format!("{} {} {}{reason_text}{attempt_text}{executor_text}", text("job"), text("id"), text("status"))
         }
         "job" => format!("{} {}, version {}", text("name"), text("change"), text("version")),
         "executor" => format!("{} of {} {}", text("name"), text("app"), text("status")),

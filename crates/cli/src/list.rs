@@ -56,7 +56,7 @@ pub(crate) async fn read(
     Ok(body)
 }
 
-/// Reads a list at a longer path: `path` holds the segments after `/api/v1`.
+/// Reads a list at any path: `path` holds the segments after `/api/v1`.
 pub(crate) async fn read_at(
     client: &Client,
     path: &[&str],

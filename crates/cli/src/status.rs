@@ -238,9 +238,9 @@ impl StatusData {
     fn skipped_lines(&self) -> String {
         let mut table = Table::new(&["  RUN", "JOB", "FIRE AT", "REASON", "MESSAGE"]);
         for run in self.skipped_runs.iter().take(SHOWN_RUNS_MAX) {
-            let fire = time_text(&run["fire_at"], clock::now());
+            let fire_text = time_text(&run["fire_at"], clock::now());
             let id = format!("  {}", text_of(&run["id"]));
-            table.add(vec![id, text_of(&run["job"]), fire, text_of(&run["reason"]), cells::message_text(run)]);
+            table.add(vec![id, text_of(&run["job"]), fire_text, text_of(&run["reason"]), cells::message_text(run)]);
         }
         table.render(false)
     }

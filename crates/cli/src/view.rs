@@ -39,7 +39,7 @@ impl View {
         }
     }
 
-    /// Prints one object as a line of a list: the output of a command that changed it.
+    /// Prints one object as a line of a list: the output of commands that change the object.
     pub(crate) fn print_row(&self, body: &Body, format: FormatArgs) -> Result<(), Failure> {
         match format.format {
             Format::Json | Format::Jsonl | Format::Yaml => output::print_document(body.text(), format.format),

@@ -35,7 +35,7 @@ impl Refusal {
         }
     }
 
-    /// The status that a server ends the stream with.
+    /// The status with which a server ends the stream.
     #[must_use]
     pub fn status(self, message: &str) -> Status {
         let mut status = Status::new(Code::Unauthenticated, message);

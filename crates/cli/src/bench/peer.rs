@@ -113,7 +113,8 @@ impl PeerArgs {
     }
 }
 
-/// Reads a secret from the first line of `file` or, without a file, from an environment variable; `None` if that is not set.
+/// Reads a secret from the first line of `file` or, without a file, from an environment variable; `None` if the variable is
+/// not set.
 fn secret(flag: &str, file: Option<&Path>, variable_name: &str) -> Result<Option<PeerSecret>, Failure> {
     let text = match file {
         Some(path) => {

@@ -66,7 +66,7 @@ settings! {
             help = "The database: sqlite:///path/file.db, postgres://user:password@host/name or mysql://user:password@host/name"
         )]
         database: Database, example "\"sqlite:///var/lib/rondel/rondel.db\"";
-        /// The address on which console, REST and gRPC listen; port 0 selects a free one
+        /// The address on which console, REST and gRPC listen; port 0 selects a free port
         #[arg(long, global = true, value_name = "ADDR", env = "RONDEL_SERVER_LISTEN")]
         listen: ListenAddress = ListenAddress(SocketAddr::from(([127, 0, 0, 1], 8080)));
         /// The folder for data of this server that is not in the database: its name and its API token

@@ -36,7 +36,7 @@ pub(crate) struct DevArgs {
     /// The folder for the database, the API token and the executor's results
     #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
     data_dir: PathBuf,
-    /// The address on which console, REST and gRPC listen; port 0 selects a free one
+    /// The address on which console, REST and gRPC listen; port 0 selects a free port
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     listen: ListenAddress,
     /// Listen on external addresses without TLS; access must be restricted by other means

@@ -120,7 +120,7 @@ struct KubernetesArgs {
 
 #[derive(Debug, Args)]
 struct QuartzArgs {
-    /// The database with Quartz's tables, MySQL or PostgreSQL, with or without jdbc: before it; a user who may read them is enough
+    /// The URL of the database with Quartz's tables, MySQL or PostgreSQL, with or without jdbc: at its beginning; the user needs only to read the tables
     #[arg(long, value_name = "URL", env = "RONDEL_IMPORT_DATABASE", hide_env_values = true)]
     database: String,
     /// The prefix of the tables' names

@@ -8,7 +8,7 @@ use rondel_core::words::counted;
 use super::result::{Entry, ImportResult, Subject};
 use crate::terminal::harmless_text;
 
-/// If more than this many jobs have the same note, the report prints it once.
+/// If more than this many jobs have the same note, the report prints the note once.
 const SAME_NOTE_MAX: usize = 3;
 /// Maximum number of jobs that are named on the line of a note that many jobs have.
 const NAME_COUNT_MAX: usize = 3;

@@ -47,7 +47,7 @@ enum JobCommand {
     Plan(apply::PlanArgs),
     /// Create and change jobs as their files define them
     Apply(apply::ApplyArgs),
-    /// Print jobs as a file that apply takes
+    /// Print jobs as a file for rondel job apply
     Export(export::ExportArgs),
     /// Change a job's definition in an editor
     Edit(edit::EditArgs),

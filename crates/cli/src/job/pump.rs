@@ -12,8 +12,8 @@ pub(super) fn summary_text(pump: &Value) -> Option<String> {
         count => count.as_u64().or_else(|| count["count"].as_u64()),
     };
     let (items, groups) = (counted(count?, "item"), counted(pump["groups"].as_u64()?, "group"));
-    let end_of_pump = end_text(pump).unwrap_or_else(|| "until it is paused or cancelled".to_owned());
-    Some(format!("{items} in {groups}, {end_of_pump}"))
+    let pump_end_text = end_text(pump).unwrap_or_else(|| "until it is paused or cancelled".to_owned());
+    Some(format!("{items} in {groups}, {pump_end_text}"))
 }
 
 /// The schedule of a job, with the end of a pump's window; `always` for a pump without a schedule.
@@ -30,8 +30,8 @@ fn end_text(pump: &Value) -> Option<String> {
         Value::Null => None,
         Value::String(event) => Some(format!("until {event}")),
         end => {
-            let zone = end["time_zone"].as_str().map(|zone| format!(" {zone}")).unwrap_or_default();
-            Some(format!("until {}{zone}", text_of(&end["cron"])))
+            let zone_text = end["time_zone"].as_str().map(|zone| format!(" {zone}")).unwrap_or_default();
+            Some(format!("until {}{zone_text}", text_of(&end["cron"])))
         }
     }
 }

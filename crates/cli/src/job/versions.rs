@@ -44,7 +44,7 @@ pub(super) struct RestoreArgs {
     version: u32,
 }
 
-/// Maximum number of versions in one answer of the server: each may be long.
+/// Maximum number of versions in one answer of the server: each version may be long.
 const PAGE_LEN_MAX: usize = 50;
 
 const VIEW: View = View { name: "version", headers: &["VERSION", "SAVED", "AUTHOR"], row };

@@ -175,7 +175,7 @@ impl Log<'_> {
         }
     }
 
-    /// Whether the output is for a reader and not for a program.
+    /// Whether the output is text for a terminal, and not JSON.
     fn is_plain(&self) -> bool {
         matches!(self.format, Format::Table | Format::Wide)
     }

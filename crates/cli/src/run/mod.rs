@@ -253,8 +253,8 @@ fn row(run: &Value, now: Timestamp) -> Vec<String> {
 fn status_text(run: &Value) -> String {
     let (status, reason) = (text_of(&run["status"]), text_of(&run["reason"]));
     let attempt = run["attempt"].as_i64().filter(|attempt| *attempt > 1);
-    let attempt = attempt.map(|attempt| format!(" (attempt {attempt})")).unwrap_or_default();
-    if reason.is_empty() { format!("{status}{attempt}") } else { format!("{status}: {reason}{attempt}") }
+    let attempt_text = attempt.map(|attempt| format!(" (attempt {attempt})")).unwrap_or_default();
+    if reason.is_empty() { format!("{status}{attempt_text}") } else { format!("{status}: {reason}{attempt_text}") }
 }
 
 /// The shard or the part of a run, counted from 1 as on the pages of the console: `1 of 2`, `all 2`, `group 1 of 2`, `root of 2`; empty

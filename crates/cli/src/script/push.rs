@@ -65,7 +65,7 @@ struct FileArgs {
     /// The file; - for stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The language: shell, python, node, php or powershell; by default, the ending of the file's name decides
+    /// The language: shell, python, node, php or powershell; by default, the extension of the file decides
     #[arg(long, value_name = "LANGUAGE", value_parser = LANGUAGES)]
     language: Option<String>,
 }

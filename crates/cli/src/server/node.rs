@@ -173,7 +173,7 @@ impl Node {
         format!("{}://{}", self.scheme(), SocketAddr::new(local_address, self.address.port()))
     }
 
-    /// The URL for a browser: the advertised one, else the one for this machine.
+    /// The URL for a browser: the advertised URL, else the URL for this machine.
     fn entry_url(&self) -> String {
         self.advertise.as_ref().map_or_else(|| self.url(), |url| url.trim_end_matches('/').to_owned())
     }

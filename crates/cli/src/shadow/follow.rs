@@ -236,7 +236,7 @@ fn trigger_type(row: &LogRow) -> &str {
     first_line.split_once(['：', ':']).map_or(first_line, |(_, type_text)| type_text).trim()
 }
 
-/// The trigger type of a row if it is in no known language. Such a row counts as a fire of the schedule.
+/// The trigger type of a row, if no known version of XXL-JOB writes it. Such a row counts as a fire of the schedule.
 fn unknown_trigger_type(row: &LogRow) -> Option<String> {
     let type_text = trigger_type(row);
     let is_known =

@@ -129,7 +129,7 @@ impl Draft<'_> {
         self.set("description", if job_description.is_empty() { trigger_description } else { job_description });
     }
 
-    /// Sets the parameters. If some cannot be read, the job is not enabled, because a run without them would do
+    /// Sets the parameters. If job data cannot be read, the job is not enabled, because a run without the data would do
     /// something else.
     fn set_params(&mut self) {
         let mut params = Map::new();

@@ -265,7 +265,7 @@ fn started_outcome(switch: &Switchover<'_>, stopped_job: &StoppedJob<'_>, commit
     Outcome::done(RunLocation::XxlJob, Some(stopped_job.seam), result).with_gap(gap.as_deref())
 }
 
-/// Puts the jobs that only follow others in shadow mode, from the last seam of their parents on.
+/// Switches jobs that only follow other jobs to shadow mode, from the last seam of their parents on.
 async fn stop_children(switch: &Switchover<'_>, mut open_jobs: Vec<&Job>, outcomes: &mut Outcomes) {
     let seams = outcomes.values().filter(|outcome| outcome.is_done).filter_map(|outcome| outcome.seam);
     // The seam must not precede the instant at which the last edit of a parent takes effect.

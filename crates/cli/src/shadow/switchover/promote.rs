@@ -117,7 +117,7 @@ async fn save_children(switch: &Switchover<'_>, refusals: &mut BTreeMap<String, 
     relatives::propagate_refusals(Direction::Promote, &switch.jobs, refusals);
 }
 
-/// Adds the outcomes of the children, which follow from the outcomes of their parents.
+/// Adds the outcomes of the children. Each follows from the outcomes of the child's parents.
 fn with_children(switch: &Switchover<'_>, mut outcomes: Outcomes, refusals: &BTreeMap<String, String>) -> Outcomes {
     let mut followers: Vec<&Job> =
         switch.jobs.iter().filter(|job| job.is_follower() && !refusals.contains_key(&job.name)).collect();
