@@ -28,7 +28,7 @@ pub(crate) struct AgentArgs {
 
 #[derive(Debug, Subcommand)]
 enum AgentCommand {
-    /// Check the settings, print the effective ones, and connect to no server
+    /// Check and print the effective settings, and connect to no server
     CheckConfig,
     /// Wait for the end of the agent that started this process, then end the processes that its runs left
     #[command(hide = true)]

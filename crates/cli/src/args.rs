@@ -99,7 +99,7 @@ enum Command {
     Fires(FiresArgs),
     /// Check for problems, with a remedy for each
     Doctor(DoctorArgs),
-    /// Name servers, and choose the one that commands use
+    /// Name servers, and choose the server that commands use
     Context(ContextArgs),
     /// Store a token for a server, read from standard input
     Login(LoginArgs),

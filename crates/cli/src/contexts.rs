@@ -25,7 +25,7 @@ pub(crate) struct Context {
     pub(crate) namespace: Option<String>,
 }
 
-/// All contexts by name, and the name of the current one.
+/// All contexts by name, and the name of the current context.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct ContextFile {
@@ -88,9 +88,9 @@ impl Contexts {
         })
     }
 
-    /// Adds or changes a context, and selects it if no context is selected. If the server differs from the previous one, the
-    /// stored token is deleted first, because no other server may get it. Returns whether a token was deleted. Without a new
-    /// namespace, the previous one remains if the server is the same.
+    /// Adds or changes a context, and selects it if no context is selected. If the server differs from the previous server,
+    /// the stored token is deleted first, because no other server may get it. Returns whether a token was deleted. If the
+    /// server is the same and no new namespace is given, the previous namespace remains.
     pub(crate) fn put(&mut self, name: &str, mut context: Context) -> Result<bool, Failure> {
         name::check(name).map_err(Failure::refused)?;
         let same_server_context =
@@ -104,7 +104,7 @@ impl Contexts {
         Ok(is_token_deleted)
     }
 
-    /// Makes a context the current one. Fails if there is no context with this name.
+    /// Makes a context the current context. Fails if there is no context with this name.
     pub(crate) fn select(&mut self, name: &str) -> Result<(), Failure> {
         self.get(name)?;
         self.file.current = Some(name.to_owned());
@@ -159,7 +159,7 @@ fn folder() -> PathBuf {
     config_folder.unwrap_or_else(|| PathBuf::from(".config")).join("rondel")
 }
 
-/// Writes a file that only this user can read, and replaces the previous one atomically.
+/// Writes a file that only this user can read, and replaces the previous file atomically.
 fn write_private_file(path: &Path, text: &str) -> Result<(), Failure> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut startup_files = StartupFiles::default();

@@ -113,7 +113,7 @@ pub(crate) async fn items(client: &Client, path: &[&str], query: &[(&str, &str)]
     Ok(items)
 }
 
-/// The items of a page, and the cursor of the next one.
+/// The items of a page, and the cursor of the next page; `None` on the last page.
 type PageItems = (Vec<Box<RawValue>>, Option<String>);
 
 fn parse_page(body: &Body) -> Result<PageItems, Failure> {

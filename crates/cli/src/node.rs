@@ -23,7 +23,7 @@ pub(crate) struct NodeArgs {
 enum NodeCommand {
     /// List the servers
     List,
-    /// Move a server's jobs to the other servers, and give it no new ones; runs on executors continue
+    /// Move a server's jobs to the other servers, and give it no new jobs; runs on executors continue
     Drain(NodeNameArgs),
     /// Let a server take jobs again
     Activate(NodeNameArgs),

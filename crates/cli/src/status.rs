@@ -24,7 +24,7 @@ const PAGE_LEN: &str = "200";
 const COUNT_MAX: usize = 200 * OVERVIEW_PAGES_MAX;
 /// A run that has been due for longer than this and was not sent is overdue.
 const OVERDUE_AFTER: Duration = Duration::from_secs(3);
-/// How many failed runs, and how many skipped ones, are shown.
+/// How many failed runs, and how many skipped runs, are shown.
 const SHOWN_RUNS_MAX: usize = 5;
 /// Runs that were skipped longer ago than this are not listed.
 const SKIP_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -129,7 +129,7 @@ pub(crate) fn is_overdue(run: &Value, now: Timestamp) -> bool {
 /// Whether the run was recently skipped although it should have run.
 fn is_recent_skip(run: &Value, now: Timestamp) -> bool {
     let has_listed_reason = run["reason"].as_str().is_some_and(|reason| SKIPPED_REASONS.contains(&reason));
-    // The overlap policy let the run wait behind an earlier one, which did not end within the queue timeout.
+    // The overlap policy let the run wait behind an earlier run, which did not end within the queue timeout.
     let has_waited_for_run = run["reason"] == "overlap" && run["detail"]["waits_for"] == "run";
     (has_listed_reason || has_waited_for_run) && has_recently_ended(run, now)
 }

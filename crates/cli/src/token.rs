@@ -78,7 +78,7 @@ enum TokenCommand {
         #[arg(long, conflicts_with = "declares", hide = true)]
         no_declares: bool,
     },
-    /// Replace a token's secret and print the new one; the old one stays valid for a while
+    /// Replace a token's secret and print the new secret; the old secret stays valid for a while
     Rotate {
         /// The token's id, or its name if no other token has it
         #[arg(value_name = "ID")]

@@ -48,7 +48,7 @@ enum UserCommand {
         /// The user's name
         #[arg(value_name = "USER")]
         name: String,
-        /// The new roles, which replace the present ones; may be repeated
+        /// The new roles, which replace the current roles; may be repeated
         #[arg(long = "role", value_name = "ROLE[:PLACE]")]
         roles: Vec<String>,
         /// Lock the user out

@@ -79,9 +79,9 @@ mutants! {
     ContinueWithoutEnd = "continue_without_end",
     /// A verdict given because the executor was lost is not replaced when the executor reports the result.
     LostVerdictIsFinal = "lost_verdict_is_final",
-    /// A result of an earlier attempt ends a later one.
+    /// A result of an earlier attempt ends a later attempt.
     AnyAttemptEnds = "any_attempt_ends",
-    /// The next attempt has the same number as the one before.
+    /// The next attempt has the same number as the previous attempt.
     RetryKeepsAttempt = "retry_keeps_attempt",
     /// Nothing prevents a broadcast from being expanded twice.
     ExpandTwice = "expand_twice",
@@ -167,7 +167,7 @@ mutants! {
     OldWindows = "old_windows",
     /// A wall clock that is one second ahead decides what is due.
     WallClock = "wall_clock",
-    /// An item of a pump goes to its next owner with the epoch of the previous one.
+    /// An item of a pump goes to its next owner with the epoch of the previous owner.
     DealKeepsEpoch = "deal_keeps_epoch",
     /// A report of an item is accepted from any group and at any epoch.
     AnyOwnerReports = "any_owner_reports",
@@ -179,7 +179,7 @@ mutants! {
     OrdersOfFenced = "orders_of_fenced",
     /// A group accepts an item again at an epoch at which it has released it.
     ReleasedIsTakenAgain = "released_is_taken_again",
-    /// A group accepts orders that are older than its last one.
+    /// A group accepts orders that are older than its last order.
     OlderOrderIsTaken = "older_order_is_taken",
     /// An item whose release was requested is dealt immediately.
     DealtBeforeReleased = "dealt_before_released",

@@ -2,7 +2,7 @@
 
 use strsim::osa_distance;
 
-/// Maximum number of edits between the unknown name and a similar one.
+/// Maximum number of edits between the unknown name and a similar name.
 const DISTANCE_MAX: usize = 2;
 /// Maximum number of names to suggest.
 const COUNT_MAX: usize = 3;

@@ -253,7 +253,7 @@ fn environment(container: &Value, entry: &mut Entry) -> Map<String, Value> {
     for variable in container["env"].as_array().into_iter().flatten() {
         let Some(name) = variable["name"].as_str() else { continue };
         if let Some(value) = variable["value"].as_str() {
-            // The value may refer to the variables before this one.
+            // The value may refer to variables that precede this variable.
             let value = expand_variables(&value.into(), &env, entry);
             env.insert(name.to_owned(), value);
         } else if let Some(secret) = variable.pointer("/valueFrom/secretKeyRef") {

@@ -51,12 +51,11 @@ pub(crate) struct DefinitionArgs {
     /// busyover, weight, `least_active`, or broadcast for all of them
     #[arg(long, value_name = "ROUTE")]
     route: Option<String>,
-    /// What happens if an earlier run has not ended: serial (the run waits; the default), discard (it is skipped), cover
-    /// (the earlier one is cancelled first) or allow
+    /// What happens if an earlier run has not ended: serial (the run waits; the default), discard (the run is skipped),
+    /// cover (the earlier run is cancelled first) or allow
     #[arg(long, value_name = "POLICY")]
     overlap: Option<String>,
-    /// What happens to a run whose executor is lost: `at_least_once` (it is sent again; the default) or `at_most_once`
-    /// (its outcome is unknown)
+    /// What happens to a run whose executor is lost: `at_least_once` (the run is sent again; the default) or `at_most_once` (the outcome is unknown)
     #[arg(long, value_name = "DELIVERY")]
     delivery: Option<String>,
     /// What an executor does with a run while no server answers it: `continue` or `stop`

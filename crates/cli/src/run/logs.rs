@@ -164,8 +164,8 @@ impl Log<'_> {
                 }
             }
             match next_cursor {
-                // A page of a search may be empty although more lines follow. The search then continues, but only if
-                // the cursor is a new one.
+                // A page of a search may be empty although more lines follow. The search then continues, but only if the
+                // cursor has changed.
                 Some(cursor) if count > 0 || (self.is_search() && requested_cursor.as_ref() != Some(&cursor)) => {
                     body = self.request_page(Some(&cursor)).await?;
                     requested_cursor = Some(cursor);
@@ -184,7 +184,7 @@ impl Log<'_> {
         self.query.iter().any(|(name, _)| matches!(*name, "level" | "contains" | "severity"))
     }
 
-    /// Prints the lines written so far and all further ones, until the run has ended.
+    /// Prints the lines written so far and all further lines, until the run has ended.
     async fn follow(&self) -> Result<(), Failure> {
         let mut lines = self.open(None).await?;
         loop {

@@ -34,7 +34,7 @@ pub(crate) struct ServerArgs {
 
 #[derive(Debug, Subcommand)]
 enum ServerCommand {
-    /// Check the settings, print the effective ones, and open nothing
+    /// Check and print the effective settings, and open nothing
     CheckConfig,
 }
 

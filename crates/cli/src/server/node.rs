@@ -254,7 +254,7 @@ impl Node {
 fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
     let bind = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        // Lets a restarted server bind its port immediately, although connections to the previous one linger.
+        // Lets a restarted server bind its port immediately, although connections to the previous server linger.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)

@@ -50,8 +50,8 @@ impl<'a> TelemetrySettings<'a> {
     }
 }
 
-/// Hides PostgreSQL's notices, for example that a table already exists: at each start they look like failures. A filter
-/// that names the target overrides this one.
+/// Hides PostgreSQL's notices, for example that a table already exists: at each start they look like failures. A user's
+/// filter that names the target overrides this filter.
 const QUIET_FILTER: &str = "sqlx::postgres::notice=warn";
 
 /// The export of traces; `None` if no traces are exported. It must be ended, so that the last traces are sent.

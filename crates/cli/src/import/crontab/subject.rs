@@ -18,7 +18,7 @@ enum InlineKind {
     Code,
 }
 
-/// A program that starts another one, or runs a script.
+/// A program that starts another program, or runs a script.
 struct Launcher {
     names: &'static [&'static str],
     options_with_value: &'static [&'static str],

@@ -120,7 +120,7 @@ pub(super) fn app_name(row: &Row) -> Option<String> {
     Some(if is_name { lower_name } else { format!("{}-{}", slug(group_name), text(row, "id").unwrap_or_default()) })
 }
 
-/// The name of a user's account: the user's name in lower case or, if that is no valid name in Rondel, a similar one.
+/// The name of a user's account: the user's name in lower case or, if that is no valid name in Rondel, a similar name.
 fn account_name(user_name: &str, id: &str) -> String {
     let lower_name = user_name.trim().to_lowercase();
     if name::check_account(&lower_name).is_ok() {

@@ -18,7 +18,7 @@ use crate::shadow::jobs::{self, NUMBER_LABEL};
 /// How many names a sentence lists.
 const NAME_COUNT_MAX: usize = 10;
 
-/// The parents and children of these jobs, keyed by name, except the jobs themselves and deleted ones.
+/// The parents and children of these jobs, keyed by name, except the jobs themselves and deleted jobs.
 pub(super) async fn read(client: &Client, jobs: &[Job]) -> Result<BTreeMap<String, Relative>, Failure> {
     let job_names: BTreeSet<&String> = jobs.iter().map(|job| &job.name).collect();
     let relative_names = jobs.iter().flat_map(|job| job.parents.iter().chain(&job.children));
