@@ -155,8 +155,8 @@ mutants! {
     NoLimit = "no_limit",
     /// Runs that were taken over from another server do not count for the limit of their job.
     AdoptedBesideLimit = "adopted_beside_limit",
-    /// A server joins again before another server has taken over all runs of its previous lease, and takes over the
-    /// remaining runs itself.
+    /// A server joins again before another server has taken over all runs of the joining server's previous lease, and takes
+    /// over the remaining runs itself.
     JoinsDuringTakeover = "joins_during_takeover",
     /// A server takes over runs of a lease although another living server, which has the limits of these runs, has fenced
     /// the lease.

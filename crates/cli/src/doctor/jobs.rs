@@ -80,7 +80,7 @@ fn is_scheduled(job: &Value) -> bool {
     job["enabled"] == true && !job["schedule"].is_null()
 }
 
-/// A warning about an app with jobs whose executors are all offline; `None` if the app has no jobs.
+/// A warning about an app with jobs but without an online executor; `None` if the app has no jobs.
 fn check_unserved_app(app: &str, jobs: &[Value], overdue_runs: &OverdueRuns<'_>) -> Option<Check> {
     if jobs.is_empty() {
         return None;
