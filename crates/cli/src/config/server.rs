@@ -124,7 +124,7 @@ settings! {
         /// How long no server may answer before an executor stops the runs of jobs that stop in silence
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_SILENCE")]
         silence: DurationText = DurationText(EngineConfig::default().silence);
-        /// How long an executor may be silent before its runs are given up; at least the silence plus 10s for them to end
+        /// How long an executor may be silent before its runs are given up; at least the silence plus 10s for the runs to end
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_LOST_AFTER")]
         lost_after: DurationText = DurationText(EngineConfig::default().lost_after);
         /// How long an executor may be silent before its runs that continue in silence are given up, if the next run of their job waits for them
