@@ -13,7 +13,7 @@ use crate::handover::{self, Handover};
 use crate::run_as::{self, ExecAs, ProbeAs};
 use crate::{open_files, runtime, telemetry, token_file};
 
-/// Settings are read from flags, then the environment, then the config file.
+/// A flag overrides the environment, which overrides the config file.
 #[derive(Debug, Args)]
 pub(crate) struct AgentArgs {
     #[command(flatten)]
@@ -28,7 +28,7 @@ pub(crate) struct AgentArgs {
 
 #[derive(Debug, Subcommand)]
 enum AgentCommand {
-    /// Check the settings, print the effective ones, and connect to no server
+    /// Check and print the effective settings, and connect to no server
     CheckConfig,
     /// Wait for the end of the agent that started this process, then end the processes that its runs left
     #[command(hide = true)]
@@ -130,7 +130,7 @@ async fn serve(config: AgentConfig, handover: &Handover, stop: CancellationToken
     }
     builder = match (handover.token(), &config.settings.token_file) {
         (Some(token), _) => builder.token(token.reveal()),
-        // This read only checks that the file holds a token: the executor reads it again at each dial.
+        // The executor reads the file again at each dial. This read only checks that the file holds a token.
         (None, Some(path)) => token_file::read_existing(path).map(|_| builder.token_file(path))?,
         (None, None) => return Err(Failure::refused(NO_TOKEN)),
     };

@@ -10,7 +10,6 @@ use crate::exit::{Failure, output_or_verdict};
 use crate::input::read_text;
 use crate::output;
 
-/// A call.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  rondel api GET /jobs\n  rondel api GET '/runs?status=failed&limit=5'\n  \
     rondel api POST /jobs/report.daily/runs -d '{\"params\": {\"day\": \"2026-03-08\"}}'\n  \

@@ -14,7 +14,6 @@ use crate::terminal::harmless_text;
 use crate::token_file;
 use crate::view::View;
 
-/// Apps.
 #[derive(Debug, Args)]
 pub(crate) struct AppArgs {
     #[command(flatten)]
@@ -68,7 +67,7 @@ enum AppCommand {
 
 #[derive(Debug, Subcommand)]
 enum AddressCommand {
-    /// List the addresses, and whether they answer and their tokens are valid
+    /// List the addresses, and show whether each answers and has a valid token
     List {
         /// The app's name
         #[arg(value_name = "APP", add = crate::complete::app_names())]
@@ -79,7 +78,7 @@ enum AddressCommand {
         /// The app's name
         #[arg(value_name = "APP", add = crate::complete::app_names())]
         name: String,
-        /// Where it listens: `http://10.0.0.5:9999/`
+        /// The executor's URL, such as `http://10.0.0.5:9999/`
         #[arg(value_name = "ADDRESS")]
         address: String,
         /// The file with the token, of kind xxl, with which the executor is configured
@@ -170,7 +169,8 @@ fn handler_row(handler: &Value, _now: Timestamp) -> Vec<String> {
     vec![text_of(&handler["name"]), executor_count.to_string(), params_text(&handler["params_schema"])]
 }
 
-/// The fields of a schema, the required ones first and the others in brackets: `table [rows]`.
+/// The fields of a schema, the required ones first and the others in brackets: `table [rows]`. A schema without fields is
+/// shown as its type.
 fn params_text(schema: &Value) -> String {
     let Some(fields) = schema["properties"].as_object() else {
         return schema["type"].as_str().unwrap_or_default().to_owned();

@@ -65,9 +65,9 @@ enum Command {
     Script(Box<ScriptArgs>),
     /// Set up alerts: rules, channels, silences and maintenance windows
     Alert(Box<AlertArgs>),
-    /// Show how runs went over days and months, and send a weekly report
+    /// Show how runs ended over days and months, and send a weekly report
     Report(Box<ReportArgs>),
-    /// Compare jobs in shadow mode with the scheduler that they are to replace, and switch them over
+    /// Compare jobs in shadow mode with the scheduler that Rondel is to replace, and switch them over
     Shadow(Box<ShadowArgs>),
     /// Show runs and their logs, cancel and retry them
     Run(RunArgs),
@@ -99,7 +99,7 @@ enum Command {
     Fires(FiresArgs),
     /// Check for problems, with a remedy for each
     Doctor(DoctorArgs),
-    /// Name servers, and choose the one that commands use
+    /// Name servers, and choose the server that commands use
     Context(ContextArgs),
     /// Store a token for a server, read from standard input
     Login(LoginArgs),
@@ -131,7 +131,7 @@ impl Cli {
         config::with_defaults(Self::command())
     }
 
-    /// Reads the command line, and ends the program if it is wrong.
+    /// Parses the command line. Ends the program if the arguments are wrong or ask for help.
     pub(crate) fn read() -> Self {
         let matches = Self::command_tree().get_matches();
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())

@@ -31,7 +31,7 @@ pub(crate) struct AuditArgs {
     object: Option<String>,
     /// Only calls about this namespace; --namespace does not restrict the list
     #[arg(long = "in", value_name = "NAMESPACE")]
-    place: Option<String>,
+    in_namespace: Option<String>,
     /// Only calls with this verdict: allowed, denied or failed
     #[arg(long, value_name = "WORD")]
     verdict: Option<String>,
@@ -54,7 +54,7 @@ impl AuditArgs {
             ("actor", &self.actor),
             ("action", &self.action),
             ("object", &self.object),
-            ("in", &self.place),
+            ("in", &self.in_namespace),
             ("verdict", &self.verdict),
             ("from", &self.from),
             ("to", &self.to),

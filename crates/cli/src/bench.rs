@@ -20,9 +20,9 @@ const LATE_MAX_DEFAULT: Duration = Duration::from_millis(100);
 /// Default of `--jobs-max`.
 const JOBS_MAX_DEFAULT: u32 = 1_000_000;
 
-/// Drives server, database and executors on this machine with jobs that do nothing, and measures them beside a probe of
-/// the database alone. Needs an empty database, which is left with what was measured. With --peer-url, another server is
-/// measured in the same way, for a comparison on one machine.
+/// Measures the throughput of server, database and executors on this machine with jobs that do nothing and, as a probe, the
+/// speed of the database alone. The database must be empty; the jobs and runs of the measurement stay in it. With
+/// `--peer-url`, measures another server in the same way, to compare both on one machine.
 #[derive(Debug, Args)]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub(crate) struct BenchArgs {
@@ -32,7 +32,7 @@ pub(crate) struct BenchArgs {
     /// What to measure
     #[arg(long, value_enum, default_value_t = Mode::Steady)]
     mode: Mode,
-    /// How many jobs: runs per second of steady, runs of burst, runs per second with which max begins
+    /// How many jobs: the runs per second with steady, the runs with burst, the runs per second of the first round with max
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     jobs: u32,
     /// With max, how late a start may be at the 99th percentile; by default 100ms
@@ -62,7 +62,7 @@ pub(crate) struct BenchArgs {
     /// Run each executor in its own process, so that the cost of each part is visible
     #[arg(long)]
     separate: bool,
-    /// The first process of the database server, to count what it uses
+    /// The id of the database server's first process, whose use of resources is counted
     #[arg(long, value_name = "PID")]
     database_pid: Option<u32>,
     /// How long each probe lasts; 0s for none

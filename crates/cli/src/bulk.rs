@@ -19,8 +19,8 @@ const NAMES_MAX: usize = 20;
 /// Maximum number of problems in the report.
 const PROBLEMS_MAX: usize = 20;
 
-/// The arguments that conflict with the name of a single job or run. `dry_run` and `after` are listed although they require
-/// `filter`: the name excludes `filter`, and clap does not demand an argument that is excluded. Without them in this list, clap would
+/// The arguments that conflict with the name of a single job or run. `dry_run` and `after` require `filter`, but clap does
+/// not enforce this next to a name, because the name conflicts with `filter`. If they were not in this list, clap would
 /// accept `--dry-run` next to a name, and the flag would have no effect.
 pub(crate) const FLAGS_FOR_MANY: [&str; 3] = ["filter", "dry_run", "after"];
 
@@ -47,11 +47,11 @@ pub(crate) struct Bulk<'a> {
     pub(crate) collection: &'a str,
     /// The noun for messages, in the singular: `job`.
     pub(crate) noun: &'a str,
-    /// The action of the API.
+    /// The action's name in the API: `pause`.
     pub(crate) action: &'a str,
     /// The participle for messages: `paused`.
     pub(crate) participle: &'a str,
-    /// The fields of the request beside the action and the selection.
+    /// The fields of the request besides the action and the selection.
     pub(crate) extra_fields: Value,
 }
 
@@ -68,10 +68,11 @@ impl Bulk<'_> {
 }
 
 impl BulkArgs {
-    /// Applies the action to everything that passes the filter.
+    /// Counts the matches of the filter, asks for consent unless `--yes` is given, and applies the action. With `--dry-run`,
+    /// it only counts.
     pub(crate) async fn run(&self, client: &Client, bulk: &Bulk<'_>, format: FormatArgs) -> Result<(), Failure> {
         let filter = self.filter.as_deref().unwrap_or_default();
-        // In a script, an unset variable gives an empty filter, quoted or not. With --yes, that must not select
+        // In a script, an unset variable gives an empty filter, quoted or not. With --yes, an empty filter must not select
         // everything.
         let scope = if bulk.collection == "runs" { Scope::Runs } else { Scope::Jobs };
         let is_empty = Filter::parse(filter, scope).is_ok_and(|filter| filter.is_empty());
@@ -137,7 +138,7 @@ async fn post(client: &Client, bulk: &Bulk<'_>, selection: &Value) -> Result<Bod
     client.post(&[&format!("{}:bulk", bulk.collection)], &body.to_string()).await
 }
 
-/// Asks for consent, and refuses if there is no terminal.
+/// Asks for consent. Fails if the user does not agree, or if there is no terminal.
 fn ask_for_consent(bulk: &Bulk<'_>, search: &Value, matched_count: u64) -> Result<(), Failure> {
     let count = counted(matched_count, bulk.noun);
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
@@ -158,7 +159,7 @@ fn ask_for_consent(bulk: &Bulk<'_>, search: &Value, matched_count: u64) -> Resul
     }
 }
 
-/// The names of the jobs or runs that were changed; of retried runs, the ids of the new ones.
+/// The names of the jobs in an answer, or the ids of the runs that a retry created.
 fn affected_names(answer: &Value) -> Vec<String> {
     let name_lists = ["jobs", "made"].into_iter().filter_map(|key| answer[key].as_array());
     name_lists.flatten().map(text_of).collect()
@@ -187,7 +188,7 @@ fn report(answer: &Body, bulk: &Bulk<'_>, is_dry_run: bool, format: FormatArgs) 
     output_or_verdict(print_result, verdict)
 }
 
-/// Describes what was done or, in a dry run, would be.
+/// Describes what was done or, in a dry run, what would be done.
 fn sentence(answer: &Value, bulk: &Bulk<'_>, is_dry_run: bool) -> String {
     let matched_count = answer["matched"].as_u64().unwrap_or_default();
     let continuation_text = match (answer["has_more"] == true, answer["after"].as_str()) {

@@ -15,7 +15,6 @@ use crate::input::{read_json, read_text};
 use crate::view::View;
 use crate::{list, output};
 
-/// Calendars.
 #[derive(Debug, Args)]
 pub(crate) struct CalendarArgs {
     #[command(flatten)]
@@ -77,12 +76,12 @@ struct ImportArgs {
     /// The file; - for stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The kind of file; by default, the ending of the file's name decides
+    /// The kind of file; by default, the extension of the file decides
     #[arg(long, value_enum, value_name = "KIND")]
     kind: Option<FileKind>,
-    /// Whether the calendar contains these days, or the working days except these
-    #[arg(long = "as", value_enum, default_value_t = As::Days, value_name = "WHAT")]
-    wanted: As,
+    /// Whether the calendar contains these days, or the working days except these days
+    #[arg(long = "as", value_enum, default_value_t = CalendarDays::Days, value_name = "WHAT")]
+    calendar_days: CalendarDays,
     /// The years for which to expand entries that repeat for ever: 2026 or 2026..2030
     #[arg(long, value_name = "YEARS")]
     years: Option<String>,
@@ -100,10 +99,10 @@ enum FileKind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum As {
+enum CalendarDays {
     /// These days
     Days,
-    /// Monday to Friday without them, and the make-up days
+    /// Monday to Friday except these days, and the make-up days
     Workdays,
 }
 
@@ -163,9 +162,9 @@ impl ImportArgs {
             FileKind::Ics => "ics",
             FileKind::Csv => "csv",
         };
-        let day_kind = match self.wanted {
-            As::Days => "days",
-            As::Workdays => "workdays",
+        let day_kind = match self.calendar_days {
+            CalendarDays::Days => "days",
+            CalendarDays::Workdays => "workdays",
         };
         let mut query = vec![("format", kind), ("as", day_kind)];
         query.extend(self.years.as_deref().map(|years| ("years", years)));

@@ -1,4 +1,4 @@
-//! `rondel context`: names for servers, and `rondel login`, which stores a token for one.
+//! `rondel context`, which names servers, and `rondel login` and `rondel logout`, which store and delete the token of a context.
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -16,7 +16,6 @@ use crate::format::FormatArgs;
 use crate::view::View;
 use crate::{output, token_file};
 
-/// Contexts.
 #[derive(Debug, Args)]
 pub(crate) struct ContextArgs {
     #[command(flatten)]
@@ -48,10 +47,10 @@ struct AddArgs {
     /// The server's URL
     #[arg(long, value_name = "URL")]
     url: String,
-    /// The namespace that commands use; without it, that of a context with this URL stays as it is
+    /// The namespace that commands use; without it, an existing context with the same URL keeps its namespace
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
-    /// Use the token in this file; rondel login asks for one
+    /// Use the token in this file; without it, rondel login can store a token later
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Use this context from now on
@@ -153,7 +152,6 @@ impl AddArgs {
     }
 }
 
-/// Signing in.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The token is read from standard input, never from a flag, and stored in a file of mode 0600.\n\n\
@@ -164,10 +162,9 @@ pub(crate) struct LoginArgs {
     client: ClientArgs,
 }
 
-/// Signing out.
 #[derive(Debug, Args)]
 pub(crate) struct LogoutArgs {
-    /// The context; that in use if left out
+    /// The context; by default the current one
     #[arg(long, env = "RONDEL_CONTEXT", value_name = "NAME", add = crate::complete::context_names())]
     context: Option<String>,
 }

@@ -20,12 +20,12 @@ use crate::token_file;
 pub(crate) struct Context {
     /// The server's URL.
     pub(crate) server: String,
-    /// The namespace that commands use.
+    /// The namespace that commands use; `None` leaves the choice to the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) namespace: Option<String>,
 }
 
-/// All contexts, and the one in use.
+/// All contexts by name, and the name of the current context.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct ContextFile {
@@ -67,7 +67,7 @@ impl Contexts {
         self.file.contexts.iter()
     }
 
-    /// The name of the context in use.
+    /// The name of the current context; `None` if no context is selected.
     pub(crate) fn current(&self) -> Option<&str> {
         self.file.current.as_deref()
     }
@@ -88,14 +88,15 @@ impl Contexts {
         })
     }
 
-    /// Adds or changes a context. The first context becomes the one in use. If the server differs from the previous
-    /// one, the stored token is deleted first, because no other server may get it. Returns whether a token was deleted.
-    /// Without a new namespace, the previous one remains if the server is the same.
+    /// Adds or changes a context, and selects it if no context is selected. If the server differs from the previous server,
+    /// the stored token is deleted first, because no other server may get it. Returns whether a token was deleted. If the
+    /// server is the same and no new namespace is given, the previous namespace remains.
     pub(crate) fn put(&mut self, name: &str, mut context: Context) -> Result<bool, Failure> {
         name::check(name).map_err(Failure::refused)?;
-        let same_context = self.file.contexts.get(name).filter(|same_context| same_context.server == context.server);
-        let is_same_server = same_context.is_some();
-        context.namespace = context.namespace.or_else(|| same_context?.namespace.clone());
+        let same_server_context =
+            self.file.contexts.get(name).filter(|previous_context| previous_context.server == context.server);
+        let is_same_server = same_server_context.is_some();
+        context.namespace = context.namespace.or_else(|| same_server_context?.namespace.clone());
         let is_token_deleted = !is_same_server && self.delete_token(name)?;
         self.file.contexts.insert(name.to_owned(), context);
         self.file.current.get_or_insert_with(|| name.to_owned());
@@ -103,7 +104,7 @@ impl Contexts {
         Ok(is_token_deleted)
     }
 
-    /// Makes a context the one in use.
+    /// Makes a context the current context. Fails if there is no context with this name.
     pub(crate) fn select(&mut self, name: &str) -> Result<(), Failure> {
         self.get(name)?;
         self.file.current = Some(name.to_owned());
@@ -158,7 +159,7 @@ fn folder() -> PathBuf {
     config_folder.unwrap_or_else(|| PathBuf::from(".config")).join("rondel")
 }
 
-/// Writes a file that only this user can read, and replaces the previous one atomically.
+/// Writes a file that only this user can read, and replaces the previous file atomically.
 fn write_private_file(path: &Path, text: &str) -> Result<(), Failure> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut startup_files = StartupFiles::default();

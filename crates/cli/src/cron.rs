@@ -1,4 +1,4 @@
-//! `rondel cron`: explains an expression, without a server.
+//! `rondel cron`: explains a cron expression and shows when it fires, without a server.
 
 use chrono::{SecondsFormat, TimeZone as _};
 use clap::{Args, Subcommand};
@@ -16,7 +16,6 @@ use crate::lang::LangArgs;
 use crate::table::Table;
 use crate::{clock, output};
 
-/// Cron expressions, offline.
 #[derive(Debug, Args)]
 pub(crate) struct CronArgs {
     #[command(subcommand)]
@@ -53,8 +52,8 @@ struct ExpressionArgs {
 )]
 struct NextArgs {
     #[command(flatten)]
-    query: ExpressionArgs,
-    /// How many
+    expression: ExpressionArgs,
+    /// How many fires
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     count: u16,
     #[command(flatten)]
@@ -65,7 +64,7 @@ struct NextArgs {
 #[command(after_help = "Example:\n  rondel cron explain \"0 0 9 ? * MON-FRI\" --time-zone Europe/Berlin --lang en")]
 struct ExplainArgs {
     #[command(flatten)]
-    query: ExpressionArgs,
+    expression: ExpressionArgs,
     #[command(flatten)]
     format: FormatArgs,
 }
@@ -161,7 +160,7 @@ impl CronReport {
 }
 
 fn print_next_fires(args: &NextArgs) -> Result<(), Failure> {
-    let report = args.query.report(usize::from(args.count))?;
+    let report = args.expression.report(usize::from(args.count))?;
     match args.format.format {
         Format::Json => output::print_lines(&serde_json::to_string(&Fires { fires: report.fires().collect() })?)?,
         Format::Jsonl => {
@@ -193,7 +192,7 @@ fn fires_table(report: &CronReport, no_headers: bool) -> String {
 }
 
 fn print_explanation(args: &ExplainArgs) -> Result<(), Failure> {
-    let report = args.query.report(1)?;
+    let report = args.expression.report(1)?;
     match args.format.format {
         Format::Json | Format::Jsonl | Format::Yaml => {
             let warnings = report.preview.warnings.iter().map(|warning| WarningJson {

@@ -6,8 +6,8 @@ use crate::format::{Format, FormatArgs};
 use crate::job::queued_sentence;
 use crate::output;
 
-/// Deletes the object at `path`, whose last segment is the object's name. Prints `sentence`, and what becomes of queued
-/// runs.
+/// Deletes the object at `path`, whose last segment is the object's name. Prints `sentence` and, if there are queued runs,
+/// what happens to them.
 pub(crate) async fn delete(
     client: &Client,
     path: &[&str],

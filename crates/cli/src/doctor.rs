@@ -34,7 +34,7 @@ const NOTICES: &[(&str, &str)] = &[
     ("clock", "let NTP set the clock of the database's host"),
 ];
 
-/// Looks at what commands, and with --config a server, need.
+/// Checks what commands need and, with `--config`, what a server needs.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Checks: the contexts, whether the server answers and is ready, its clock, the token, versions, nodes, executors, apps without\nexecutors, jobs that no executor online can run, overdue runs, jobs that code declares and the server refuses,\nand alerts that are reported to a channel that does not exist or is disabled; and with --config FILE what a server on this machine needs: settings, database, disk.\n\n\
@@ -79,8 +79,8 @@ fn failed_check(name: &'static str, finding: impl Into<String>, remedy: impl Int
     Check { name, verdict: Verdict::Wrong, finding: finding.into(), remedy: remedy.into() }
 }
 
-/// A failed check. The failure's message has the finding before its `; ` and the remedy after it; `default_remedy` is the
-/// remedy for a message without one.
+/// A failed check. A `; ` in the failure's message separates the finding from the remedy; `default_remedy` is for a message
+/// without `; `.
 fn check_of_failure(name: &'static str, failure: &Failure, default_remedy: &str) -> Check {
     let (finding, remedy) = failure.message().split_once("; ").unwrap_or((failure.message(), default_remedy));
     failed_check(name, finding, remedy)
@@ -152,7 +152,8 @@ async fn check_server(client: &Client) -> Vec<Check> {
     checks
 }
 
-/// The failed checks that make the server unready; without them, its whole answer, such as that of a proxy.
+/// A failed check whose finding lists the server's checks that make it unready. If `answer` lists none, such as the answer
+/// of a proxy, the finding is the whole answer.
 fn unready_check(answer: &str) -> Check {
     let readiness: Value = serde_json::from_str(answer).unwrap_or_default();
     let details = readiness["details"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -171,7 +172,7 @@ fn unready_check(answer: &str) -> Check {
     )
 }
 
-/// Warnings about what the server reports although it may be ready, such as a clock of its database that stepped back: then no job fires.
+/// Warnings for the failed checks in [`NOTICES`], which the server reports even if it is ready.
 fn notices(readiness: &str) -> Vec<Check> {
     let readiness: Value = serde_json::from_str(readiness).unwrap_or_default();
     let details = readiness["details"].as_array().into_iter().flatten();

@@ -12,10 +12,10 @@ use crate::output;
 use crate::retry::retry_while_unreachable;
 use crate::terminal::harmless_text;
 
-/// If the server ends the stream, it is opened again after this pause.
+/// The pause before a stream that has ended is opened again.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
-/// Prints changes of runs, saved jobs, and executors and servers that come and go, until it is interrupted.
+/// Prints changes of runs, jobs, executors and servers, until the command is interrupted or has printed `--count` events.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  rondel events --kind run --job report.daily\n  rondel events -o jsonl --count 1")]
 pub(crate) struct EventsArgs {
@@ -23,13 +23,13 @@ pub(crate) struct EventsArgs {
     client: ClientArgs,
     #[command(flatten)]
     format: FormatArgs,
-    /// Only of these kinds, with commas between them: run, job, executor, node
+    /// Only events of these kinds, with commas between them: run, job, executor, node
     #[arg(long, value_name = "KINDS")]
     kind: Option<String>,
-    /// Only of this job and its runs
+    /// Only events of this job and its runs
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
-    /// Only of this app
+    /// Only events of this app
     #[arg(long, value_name = "NAME")]
     app: Option<String>,
     /// End after this many events
@@ -92,7 +92,7 @@ impl EventsArgs {
         }
     }
 
-    /// Opens the stream after the event with this id.
+    /// Opens the stream after the event with the id `after`, or from now on if `after` is `None`.
     async fn open(&self, client: &Client, after: Option<&str>) -> Result<Lines, Failure> {
         let parameters = [("kind", self.kind.as_deref()), ("job", self.job.as_deref()), ("app", self.app.as_deref())];
         let parameters = parameters.into_iter().chain([("after", after)]);
@@ -113,11 +113,12 @@ fn event_line(kind: &str, data: &Value) -> String {
     let text = |key: &str| text_of(&data[key]);
     let subject = match kind {
         "run" => {
-            let reason = data["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
+            let reason_text = data["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
             let attempt = data["attempt"].as_i64().filter(|attempt| *attempt > 1);
-            let attempt = attempt.map(|attempt| format!(", attempt {attempt}")).unwrap_or_default();
-            let executor = data["executor"].as_str().map(|executor| format!(", on {executor}")).unwrap_or_default();
-            format!("{} {} {}{reason}{attempt}{executor}", text("job"), text("id"), text("status"))
+            let attempt_text = attempt.map(|attempt| format!(", attempt {attempt}")).unwrap_or_default();
+            let executor_text =
+                data["executor"].as_str().map(|executor| format!(", on {executor}")).unwrap_or_default();
+            format!("{} {} {}{reason_text}{attempt_text}{executor_text}", text("job"), text("id"), text("status"))
         }
         "job" => format!("{} {}, version {}", text("name"), text("change"), text("version")),
         "executor" => format!("{} of {} {}", text("name"), text("app"), text("status")),

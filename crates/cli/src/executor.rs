@@ -10,7 +10,6 @@ use crate::format::FormatArgs;
 use crate::list;
 use crate::view::View;
 
-/// Executors.
 #[derive(Debug, Args)]
 pub(crate) struct ExecutorArgs {
     #[command(flatten)]
@@ -25,11 +24,11 @@ pub(crate) struct ExecutorArgs {
 enum ExecutorCommand {
     /// List the executors
     List(list::BoundArgs),
-    /// Send no new runs to an executor; it finishes those it has
+    /// Send no new runs to an executor; it finishes its current runs
     Drain(SwitchArgs),
     /// Send new runs to an executor again
     Activate(SwitchArgs),
-    /// Send no new runs to an executor, and cancel those it has; its process keeps running
+    /// Send no new runs to an executor, and cancel its current runs; its process keeps running
     Stop(SwitchArgs),
 }
 

@@ -34,7 +34,7 @@ pub(crate) enum Exit {
     NoProgram = 127,
     /// SIGINT.
     Interrupted = 130,
-    /// SIGTERM, a second time.
+    /// A second SIGTERM.
     Terminated = 143,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// A failure with a message: a sentence, perhaps with lines of detail below it.
+    /// A failure with a message: a sentence, which may have lines of detail below it.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
         Self { exit, message: Some(message.into()), is_temporary: false }
     }
@@ -73,7 +73,7 @@ impl Failure {
         Self::new(Exit::Failed, sentence)
     }
 
-    /// The command line or a setting is wrong.
+    /// A failure because the command line or a setting is wrong.
     pub(crate) fn refused(message: impl Into<String>) -> Self {
         Self::new(Exit::Refused, message)
     }

@@ -7,7 +7,7 @@ use crate::exit::Failure;
 /// Refuses a URL with a password that is not percent-encoded: the rest of the password would be taken for the host.
 ///
 /// # Errors
-/// The URL without its password, and how to encode it.
+/// The URL without its password, and how to encode the password.
 pub(crate) fn check(url: &str) -> Result<(), Failure> {
     let url = url.strip_prefix("jdbc:").unwrap_or(url);
     match url.parse::<DatabaseUrl>() {

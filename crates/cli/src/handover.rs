@@ -1,9 +1,9 @@
 //! Removes the agent's token and secrets from its environment.
 //!
-//! `/proc/PID/environ` keeps the environment that a process started with, whatever the process does later. Root can read
-//! it. So can all processes of the same user, such as the programs that the agent runs, until the process has closed
-//! itself to them ([`deny_other_processes`]). An agent that finds a token or secrets in its environment therefore starts again
-//! without them, and reads them from its standard input: a file in memory, which it then empties and closes.
+//! `/proc/PID/environ` keeps the environment that a process started with, whatever the process does later. Root can read it.
+//! All processes of the same user, such as the programs that the agent runs, can read it too, until the process denies them
+//! access ([`deny_other_processes`]). An agent that finds a token or secrets in its environment therefore restarts without
+//! them, and reads them from its standard input: a file in memory, which it then empties and closes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -123,7 +123,7 @@ fn receive_from_stdin() -> Result<Handover, Failure> {
     let mut stdin = std::io::stdin().lock();
     stdin.read_to_end(&mut text).map_err(|error| failure(&error))?;
     let handover = serde_json::from_slice(&text).map_err(|error| failure(&error))?;
-    // Root can open this process's standard input, so it is emptied and then replaced.
+    // Root can open this process's standard input, so the file is emptied and standard input is replaced.
     rustix::fs::ftruncate(&stdin, 0).map_err(|error| failure(&error))?;
     let null_file = File::open("/dev/null").map_err(|error| failure(&error))?;
     rustix::stdio::dup2_stdin(&null_file).map_err(|error| failure(&error))?;
@@ -141,8 +141,8 @@ fn create_memory_file() -> std::io::Result<File> {
     tempfile::tempfile()
 }
 
-/// Denies other processes of the same user, and debuggers, access to this process's environment, memory and open files
-/// (`/proc/PID`). Root still has access.
+/// On Linux, denies other processes of the same user, and debuggers, access to this process's environment, memory and open
+/// files (`/proc/PID`). Root still has access.
 pub(crate) fn deny_other_processes() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {

@@ -13,13 +13,13 @@ pub(crate) fn parse_json_flag(flag: &str, text: &str) -> Result<Value, Failure> 
         .map_err(|error| Failure::refused(format!("{flag} is not JSON: {error}{}", hint_for_text(text))))
 }
 
-/// A plain text is the most usual parameter of jobs from XXL-JOB.
+/// A hint for a text without JSON quotes, the most usual parameter of jobs from XXL-JOB; empty for other texts.
 fn hint_for_text(text: &str) -> &'static str {
     let begins_like_json = text.trim_start().starts_with(['{', '[', '"']);
     if begins_like_json { "" } else { "; write a text in double quotes, such as '\"region=us\"'" }
 }
 
-/// Reads a JSON file; `-` is stdin.
+/// Reads the text of a JSON file, and checks that it is JSON; `-` is stdin.
 pub(crate) fn read_json(path: &Path) -> Result<String, Failure> {
     let text = read_document(path)?;
     serde_json::from_str::<&serde_json::value::RawValue>(&text)

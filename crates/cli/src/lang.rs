@@ -22,7 +22,7 @@ enum LangChoice {
 }
 
 impl LangArgs {
-    /// The chosen language, or that of the environment.
+    /// The chosen language, or the language of the environment's locale.
     pub(crate) fn lang(self) -> Lang {
         match self.lang {
             Some(LangChoice::En) => Lang::En,
@@ -32,7 +32,7 @@ impl LangArgs {
     }
 }
 
-/// The first of these variables that is set decides, as in POSIX.
+/// The language of the first of these variables that is not empty, as in POSIX: Chinese for `zh`, else English.
 fn lang_of_locale(variables: [Option<OsString>; 3]) -> Lang {
     let locale = variables.into_iter().flatten().find(|value| !value.is_empty()).unwrap_or_default();
     if locale.to_string_lossy().starts_with("zh") { Lang::Zh } else { Lang::En }

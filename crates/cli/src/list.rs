@@ -17,7 +17,7 @@ const LIMIT_DEFAULT: u32 = 50;
 /// Lists that begin with the newest item. No note is printed for older items that were left out.
 const COLLECTIONS_BY_TIME: [&str; 3] = ["runs", "audit", "incidents"];
 
-/// How much of a list.
+/// How much of a list is read.
 #[derive(Debug, Args)]
 pub(crate) struct BoundArgs {
     /// Maximum number of items
@@ -40,8 +40,8 @@ impl BoundArgs {
     }
 }
 
-/// Reads a list. If one page is enough, the server's answer is returned unchanged. If the default limit cuts a list that is not in
-/// `COLLECTIONS_BY_TIME`, a note on stderr states this, because the user may take the other items for missing.
+/// Reads a list. If one page is enough, the server's answer is returned unchanged. If the default limit cuts a list that is
+/// not in `COLLECTIONS_BY_TIME`, a note on stderr states this; otherwise the user may think that the list is complete.
 pub(crate) async fn read(
     client: &Client,
     collection: &str,
@@ -56,7 +56,7 @@ pub(crate) async fn read(
     Ok(body)
 }
 
-/// Reads a list at a longer path: `path` holds the segments after `/api/v1`.
+/// Reads a list at any path: `path` holds the segments after `/api/v1`.
 pub(crate) async fn read_at(
     client: &Client,
     path: &[&str],
@@ -66,7 +66,7 @@ pub(crate) async fn read_at(
     read_in_pages(client, path, query, (bounds, PAGE_LEN_MAX)).await
 }
 
-/// Like [`read_at`], for a list of which the server returns fewer items at a time: at most `page_len_max`.
+/// Like [`read_at`], for a list of which one answer of the server has at most `page_len_max` items.
 pub(crate) async fn read_in_pages(
     client: &Client,
     path: &[&str],
@@ -113,7 +113,7 @@ pub(crate) async fn items(client: &Client, path: &[&str], query: &[(&str, &str)]
     Ok(items)
 }
 
-/// The items of a page, and the cursor of the next one.
+/// The items of a page, and the cursor of the next page; `None` on the last page.
 type PageItems = (Vec<Box<RawValue>>, Option<String>);
 
 fn parse_page(body: &Body) -> Result<PageItems, Failure> {
@@ -121,7 +121,7 @@ fn parse_page(body: &Body) -> Result<PageItems, Failure> {
     Ok((page.items.into_iter().map(ToOwned::to_owned).collect(), page.next_cursor))
 }
 
-/// Names the jobs on stderr that the server cannot read, because the user may take them for missing.
+/// Names on stderr the jobs that the server cannot read; otherwise the user may think that they do not exist.
 fn print_unreadable(body: &Body) -> Result<(), Failure> {
     for job in body.page()?.unreadable {
         output::print_message(&format!("{}: {}", job.name, job.message));

@@ -7,7 +7,6 @@ use clap::{Args, Command};
 use crate::exit::Failure;
 use crate::output;
 
-/// Manual pages.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  rondel man ~/.local/share/man/man1 && man rondel-job-apply")]
 pub(crate) struct ManArgs {

@@ -10,7 +10,6 @@ use crate::exit::Failure;
 use crate::format::FormatArgs;
 use crate::view::View;
 
-/// Namespaces.
 #[derive(Debug, Args)]
 pub(crate) struct NamespaceArgs {
     #[command(flatten)]

@@ -9,7 +9,6 @@ use crate::exit::Failure;
 use crate::format::FormatArgs;
 use crate::view::View;
 
-/// Servers.
 #[derive(Debug, Args)]
 pub(crate) struct NodeArgs {
     #[command(flatten)]
@@ -24,7 +23,7 @@ pub(crate) struct NodeArgs {
 enum NodeCommand {
     /// List the servers
     List,
-    /// Move a server's jobs to the other servers, and give it no new ones; runs on executors continue
+    /// Move a server's jobs to the other servers, and give it no new jobs; runs on executors continue
     Drain(NodeNameArgs),
     /// Let a server take jobs again
     Activate(NodeNameArgs),

@@ -32,7 +32,7 @@ pub(crate) fn read_or_make(data_dir: &Path, startup_files: &mut StartupFiles) ->
     }
 }
 
-/// Replaces every character of a host's name that a name cannot contain.
+/// Replaces every character of a host's name that a name cannot contain, and cuts long names; `node` if nothing is left.
 fn sanitized_name(host: &str) -> String {
     let valid_chars = host.chars().map(|c| match c.to_ascii_lowercase() {
         c if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' => c,

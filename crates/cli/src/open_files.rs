@@ -27,7 +27,7 @@ pub(crate) fn raise_to_count(file_count: usize) -> usize {
     open_files_limit()
 }
 
-/// The soft limit to set; `None` if the current one is high enough, or cannot be raised.
+/// The soft limit to set; `None` if the current limit is high enough, or cannot be raised.
 fn limit_to_set((current, maximum): (Option<u64>, Option<u64>), wanted_limit: u64) -> Option<u64> {
     let new_limit = maximum.map_or(wanted_limit, |maximum| maximum.min(wanted_limit));
     current.filter(|current| *current < new_limit).map(|_| new_limit)

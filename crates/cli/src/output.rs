@@ -85,8 +85,8 @@ pub(crate) fn print_names<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> 
     print_lines(&lines.join("\n"))
 }
 
-/// Escapes the characters that a terminal would obey or that would reorder visible text: JSON itself does not escape
-/// DEL, C1 controls and invisible characters. They only occur in the strings of a JSON text, where an escape has the
+/// Escapes the characters that a terminal would obey or that would reorder visible text: JSON itself does not escape DEL, C1
+/// controls and invisible characters. In a JSON text, these characters only occur within strings, where an escape has the
 /// same meaning.
 fn escaped_json(json: &str) -> Cow<'_, str> {
     let needs_escape = |c: char| c == '\u{7f}' || (!c.is_ascii() && is_harmful(c));

@@ -51,7 +51,7 @@ pub(crate) struct FiresArgs {
     /// The end, RFC 3339; by default in 24 hours
     #[arg(long, value_name = "INSTANT")]
     to: Option<String>,
-    /// Maximum number of fires, the first ones
+    /// Maximum number of fires; the first fires are shown
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     limit: u32,
     #[command(flatten)]

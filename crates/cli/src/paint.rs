@@ -35,7 +35,7 @@ impl Paint {
         Self { is_on: std::io::stdout().is_terminal() && nonempty_variable("NO_COLOR").is_none() && !is_dumb }
     }
 
-    /// The text in this ink. It must already be harmless.
+    /// The text in this ink. The text must already be harmless.
     pub(crate) fn ink(self, ink: Ink, text: &str) -> String {
         if !self.is_on || text.is_empty() {
             return text.to_owned();

@@ -79,7 +79,7 @@ fn section(command: &Command, level: usize, inherited_ids: &[&Id], document: &mu
 fn is_own(arg: &Arg, inherited_ids: &[&Id]) -> bool {
     let is_shared = SHARED_FLAGS.iter().any(|(_, _, heading)| arg.get_help_heading() == Some(heading));
     let is_listed = arg.is_global_set() && (is_shared || inherited_ids.contains(&arg.get_id()));
-    // The flag of the whole command; some commands have an argument `version` of their own.
+    // `ArgAction::Version` marks the flag of the whole program; some commands have an argument `version` of their own.
     let is_of_clap = arg.get_id() == "help" || matches!(arg.get_action(), ArgAction::Version);
     !arg.is_hide_set() && !is_listed && !is_of_clap
 }
@@ -101,7 +101,7 @@ fn signature(arg: &Arg) -> String {
     let short_flag = arg.get_short().map(|short_flag| format!("-{short_flag}"));
     let long_flag = arg.get_long().map(|long_flag| format!("--{long_flag}"));
     let flags = short_flag.into_iter().chain(long_flag).collect::<Vec<_>>().join(", ");
-    // Such a flag takes the next word of the command line for something else: `--insecure-http false` is refused.
+    // Such a flag does not take the next word of the command line as its value: `--insecure-http false` is refused.
     if arg.is_require_equals_set() {
         return format!("{flags}[={values}]");
     }

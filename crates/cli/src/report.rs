@@ -15,7 +15,6 @@ use crate::terminal::harmless_text;
 use crate::view::View;
 use crate::{clock, output};
 
-/// Reports.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
     #[command(flatten)]
@@ -101,7 +100,7 @@ enum ScheduleCommand {
         /// The zone of the time and of the days that the report covers
         #[arg(long = "time-zone", alias = "zone", value_name = "ZONE", default_value = "UTC")]
         zone: String,
-        /// The channel that it is sent to
+        /// The channel to which the report is sent
         #[arg(long, value_name = "CHANNEL")]
         channel: String,
     },

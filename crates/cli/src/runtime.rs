@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// How long an immediate exit waits until tasks are dropped: a dropped task ends the processes that it started.
+/// How long an exit waits at most until tasks are dropped: a dropped task ends the processes that it started.
 const DROP_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Runs a program until it is asked to stop. The first SIGINT or SIGTERM cancels the program's token, so that it

@@ -42,8 +42,8 @@ pub(crate) fn read_or_make(
     parse(&path, &new_keys).map(Some)
 }
 
-/// The text of a file with keys; `None` if there is no such file. A file that other users can read is refused, as files
-/// with tokens are: with the key they could read all stored secrets.
+/// The text of a file with keys; `None` if there is no such file. A file that other users can read is refused, as files with
+/// tokens are: the keys decrypt all stored secrets.
 fn read(path: &Path) -> Result<Option<String>, Failure> {
     let path_text = path.display();
     let mut text = String::new();

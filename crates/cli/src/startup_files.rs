@@ -24,7 +24,7 @@ impl StartupFiles {
         for folder in missing_folders.into_iter().rev() {
             match DirBuilder::new().mode(0o700).create(folder) {
                 Ok(()) => self.created_paths.push(folder.to_owned()),
-                // Another process created it first.
+                // Another process created the folder first.
                 Err(_) if folder.is_dir() => {}
                 Err(error) => return Err(Failure::of(format!("cannot make the folder {}", folder.display()), &error)),
             }

@@ -24,7 +24,7 @@ const PAGE_LEN: &str = "200";
 const COUNT_MAX: usize = 200 * OVERVIEW_PAGES_MAX;
 /// A run that has been due for longer than this and was not sent is overdue.
 const OVERDUE_AFTER: Duration = Duration::from_secs(3);
-/// How many failed runs, and how many skipped ones, are shown.
+/// How many failed runs, and how many skipped runs, are shown.
 const SHOWN_RUNS_MAX: usize = 5;
 /// Runs that were skipped longer ago than this are not listed.
 const SKIP_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -112,8 +112,8 @@ async fn newest_runs(client: &Client, statuses: &str) -> Result<Vec<Value>, Fail
     Ok(body["items"].as_array().cloned().unwrap_or_default())
 }
 
-/// The pending runs of fires up to this instant. Later ones are left out: servers claim fires ahead, so there may be
-/// many of them.
+/// The pending runs of fires up to this instant. Later runs are left out: servers claim fires ahead, so there may be many of
+/// them.
 pub(crate) async fn pending_runs_until(client: &Client, at: Timestamp) -> Result<Vec<Value>, Failure> {
     let fire_filter = format!("until:{at}");
     items(client, &["runs"], &[("status", "pending"), ("q", &fire_filter), ("limit", PAGE_LEN)]).await
@@ -126,10 +126,10 @@ pub(crate) fn is_overdue(run: &Value, now: Timestamp) -> bool {
     due_at.is_some_and(|due_at| due_at + OVERDUE_AFTER < now)
 }
 
-/// Whether the run was skipped recently although its job wanted it to run.
+/// Whether the run was recently skipped although it should have run.
 fn is_recent_skip(run: &Value, now: Timestamp) -> bool {
     let has_listed_reason = run["reason"].as_str().is_some_and(|reason| SKIPPED_REASONS.contains(&reason));
-    // The overlap policy let the run wait behind an earlier one, which did not end within the queue timeout.
+    // The overlap policy let the run wait behind an earlier run, which did not end within the queue timeout.
     let has_waited_for_run = run["reason"] == "overlap" && run["detail"]["waits_for"] == "run";
     (has_listed_reason || has_waited_for_run) && has_recently_ended(run, now)
 }
@@ -139,7 +139,7 @@ fn has_recently_ended(run: &Value, now: Timestamp) -> bool {
     finished_at.is_some_and(|at| at + SKIP_AGE_MAX > now)
 }
 
-/// Whether these runs, newest first, may lack older ones that also ended recently.
+/// Whether the list of these runs, newest first, may end before other runs that also ended recently.
 fn is_cut(runs: &[Value], now: Timestamp) -> bool {
     runs.len() >= COUNT_MAX && runs.last().is_some_and(|oldest_run| has_recently_ended(oldest_run, now))
 }
@@ -238,9 +238,9 @@ impl StatusData {
     fn skipped_lines(&self) -> String {
         let mut table = Table::new(&["  RUN", "JOB", "FIRE AT", "REASON", "MESSAGE"]);
         for run in self.skipped_runs.iter().take(SHOWN_RUNS_MAX) {
-            let fire = time_text(&run["fire_at"], clock::now());
+            let fire_text = time_text(&run["fire_at"], clock::now());
             let id = format!("  {}", text_of(&run["id"]));
-            table.add(vec![id, text_of(&run["job"]), fire, text_of(&run["reason"]), cells::message_text(run)]);
+            table.add(vec![id, text_of(&run["job"]), fire_text, text_of(&run["reason"]), cells::message_text(run)]);
         }
         table.render(false)
     }

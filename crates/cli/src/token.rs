@@ -14,7 +14,6 @@ use crate::roles::{parse_roles, role_argument, with_place_hint};
 use crate::view::View;
 use crate::{list, output};
 
-/// Tokens.
 #[derive(Debug, Args)]
 pub(crate) struct TokenArgs {
     #[command(flatten)]
@@ -63,13 +62,13 @@ enum TokenCommand {
         /// Its name
         #[arg(value_name = "NAME")]
         name: String,
-        /// What it is for
+        /// What the token is for
         #[arg(long, value_enum, default_value_t = Kind::Api)]
         kind: Kind,
-        /// What it may do: ROLE, ROLE:NAMESPACE or ROLE:NAMESPACE/APP; executor:NAMESPACE/APP for those of executors
+        /// What the token may do: ROLE, ROLE:NAMESPACE or ROLE:NAMESPACE/APP; executor:NAMESPACE/APP for tokens of executors
         #[arg(long = "role", value_name = "ROLE[:PLACE]", required = true)]
         roles: Vec<String>,
-        /// How long it is valid, or never for no end; by default 90 days for the API, and no end for executors
+        /// How long the token is valid, or never for no end; by default 90 days for the API, and no end for executors
         #[arg(long, value_name = "DURATION")]
         expires_in: Option<String>,
         /// Executors with this token may declare jobs in their code
@@ -79,7 +78,7 @@ enum TokenCommand {
         #[arg(long, conflicts_with = "declares", hide = true)]
         no_declares: bool,
     },
-    /// Replace a token's secret and print the new one; the old one stays valid for a while
+    /// Replace a token's secret and print the new secret; the old secret stays valid for a while
     Rotate {
         /// The token's id, or its name if no other token has it
         #[arg(value_name = "ID")]
@@ -206,7 +205,7 @@ async fn missing_apps(client: &Client, role_words: &[String]) -> Vec<String> {
     missing_apps
 }
 
-/// Prints the secret alone on stdout, so that it can be written to a file.
+/// Prints the secret alone on stdout, so that it can be written to a file. With JSON or YAML, prints the whole answer instead.
 fn print_secret(token: &crate::client::Body, format: FormatArgs) -> Result<(), Failure> {
     if matches!(format.format, Format::Json | Format::Jsonl | Format::Yaml) {
         return output::print_document(token.text(), format.format);

@@ -81,7 +81,8 @@ pub(crate) fn path_from_environment() -> Option<PathBuf> {
     env_variable("RONDEL_TOKEN_FILE").map(PathBuf::from)
 }
 
-/// Reads a variable without clap, which would add a flag for it: every user of the machine can see a flag's value.
+/// Reads a variable without clap, which would add a flag for it: every user of the machine can see a flag's value. `None` if
+/// the variable is not set or empty.
 pub(crate) fn env_variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }

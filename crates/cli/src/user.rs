@@ -14,7 +14,6 @@ use crate::roles::{parse_roles, role_argument, with_place_hint};
 use crate::view::View;
 use crate::{list, output};
 
-/// Users.
 #[derive(Debug, Args)]
 pub(crate) struct UserArgs {
     #[command(flatten)]
@@ -49,7 +48,7 @@ enum UserCommand {
         /// The user's name
         #[arg(value_name = "USER")]
         name: String,
-        /// The new roles, which replace the present ones; may be repeated
+        /// The new roles, which replace the current roles; may be repeated
         #[arg(long = "role", value_name = "ROLE[:PLACE]")]
         roles: Vec<String>,
         /// Lock the user out
@@ -58,7 +57,7 @@ enum UserCommand {
         /// Unlock the user
         #[arg(long)]
         enable: bool,
-        /// Whether the user may sign in through the provider in spite of having a password
+        /// Whether the user may sign in through the provider even with a password
         #[arg(long, value_name = "BOOL")]
         provider_sign_in: Option<bool>,
     },
@@ -92,7 +91,7 @@ const VIEW: View = View { name: "name", headers: &["NAME", "DISPLAY NAME", "ROLE
 impl UserArgs {
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let (client, format) = (self.client.client()?, self.format);
-        let link = async |name: &str| {
+        let sign_in_url = async |name: &str| {
             let link = client.post(&["users", name, "sign-in-link"], "{}").await?;
             Ok::<_, Failure>(format!("{}{}", client.server_url(), text_of(&link.value()?["path"])))
         };
@@ -103,7 +102,10 @@ impl UserArgs {
                 let body = json!({"name": name, "display_name": display_name, "grants": parse_roles(&role_words)?});
                 let user = client.post(&["users"], &body.to_string()).await;
                 VIEW.print_row(&user.map_err(|failure| with_place_hint(failure, &role_words))?, format)?;
-                output::print_message(&format!("first sign-in, once, within 15 minutes: {}", link(&name).await?));
+                output::print_message(&format!(
+                    "first sign-in, once, within 15 minutes: {}",
+                    sign_in_url(&name).await?
+                ));
                 output::print_message(&format!("too late? rondel user link {name} prints another"));
                 Ok(())
             }
@@ -115,8 +117,8 @@ impl UserArgs {
                 if disable || enable {
                     body.insert("disabled".to_owned(), Value::from(disable));
                 }
-                if let Some(is_linked) = provider_sign_in {
-                    body.insert("provider_sign_in".to_owned(), Value::from(is_linked));
+                if let Some(may_sign_in) = provider_sign_in {
+                    body.insert("provider_sign_in".to_owned(), Value::from(may_sign_in));
                 }
                 if body.is_empty() {
                     let detail = "nothing to change: give --role, --disable, --enable or --provider-sign-in";
@@ -131,7 +133,7 @@ impl UserArgs {
                 Ok(())
             }
             UserCommand::Link(NameArgs { name }) => {
-                let (url, user) = (link(&name).await?, client.get(&["users", &name], &[]).await?);
+                let (url, user) = (sign_in_url(&name).await?, client.get(&["users", &name], &[]).await?);
                 if user.value()?["disabled"] == true {
                     let enable_command = format!("rondel user change {name} --enable");
                     output::print_message(&format!(

@@ -39,7 +39,7 @@ impl View {
         }
     }
 
-    /// Prints one object as a line of a list: the output of a command that changed it.
+    /// Prints one object as a line of a list: the output of commands that change the object.
     pub(crate) fn print_row(&self, body: &Body, format: FormatArgs) -> Result<(), Failure> {
         match format.format {
             Format::Json | Format::Jsonl | Format::Yaml => output::print_document(body.text(), format.format),
@@ -76,7 +76,7 @@ impl View {
         output::print_lines(&table.render(true))
     }
 
-    /// Prints these objects.
+    /// Prints these objects as a table or, with `-o name`, only their names.
     pub(crate) fn print_items(&self, items: &[Value], format: FormatArgs) -> Result<(), Failure> {
         if format.format == Format::Name {
             let names: Vec<_> = items.iter().map(|item| text_of(&item[self.name])).collect();
@@ -97,7 +97,7 @@ impl View {
         output::print_lines(&table.render(format.no_headers))
     }
 
-    /// The requested columns; else those of the view and, with `wide`, the fields that these do not show.
+    /// The requested columns. Without a request, the columns of the view and, with `-o wide`, the further fields of the items.
     fn columns(&self, items: &[Value], format: FormatArgs) -> Result<Vec<Column>, Failure> {
         if let Some(Columns(names)) = format.columns {
             return names.iter().map(|name| self.column(name, items)).collect();
@@ -163,7 +163,7 @@ fn field_lines(key: String, value: &Value, now: Timestamp) -> Vec<(String, Strin
 enum Column {
     /// A column that the view makes.
     Cell(usize, &'static str),
-    /// A field, unchanged.
+    /// A field of the object.
     Field(String),
 }
 

@@ -28,8 +28,8 @@ pub(crate) struct WhyArgs {
     /// The job's name, or the id of a run
     #[arg(value_name = "JOB|RUN", add = crate::complete::job_names())]
     subject: String,
-    /// The instant to explain: in RFC 3339, or 02:30, "yesterday 02:30" or "2026-03-08 02:30" on the clock of the job's time zone, or
-    /// "3h ago"; without it, the open run, the last fire or the next one
+    /// The instant to explain: in RFC 3339, or 02:30, "yesterday 02:30" or "2026-03-08 02:30" on the clock of the job's time
+    /// zone, or "3h ago"; without it, the open run, the last fire or the next fire
     #[arg(long, value_name = "INSTANT")]
     at: Option<String>,
     #[command(flatten)]
@@ -73,7 +73,7 @@ async fn job_of_run(client: &Client, subject: &str) -> Result<Option<String>, Fa
     }
 }
 
-/// The instant in RFC 3339. A time without an offset is one on the clock of the job's time zone.
+/// The instant that `text` means, in RFC 3339. A time without an offset is read in the job's time zone.
 async fn requested_instant(client: &Client, job: &str, text: &str) -> Result<String, Failure> {
     if text.parse::<Timestamp>().is_ok() {
         return Ok(text.to_owned());

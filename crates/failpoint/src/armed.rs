@@ -75,7 +75,7 @@ pub(crate) fn try_pass(operation: &str, step: &str) -> Result<(), Injected> {
     take_due_action(is_match).map_or(Ok(()), |action| perform_action(&format!("{operation}.{step}"), action))
 }
 
-/// The action that is due when this failpoint is reached.
+/// Counts that a failpoint is reached, and returns the action that is due then; `None` if no action is due.
 fn take_due_action(is_match: impl Fn(&str) -> bool) -> Option<Action> {
     let mut armed_failpoints = ARMED.lock().unwrap_or_else(PoisonError::into_inner);
     let mut due_action = None;

@@ -50,8 +50,9 @@ impl std::error::Error for ArmError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Injected;
 
-/// Arms a failpoint: `NAME`; `NAME@N` for the Nth time that the process reaches it; `NAME=ACTION` or `NAME@N=ACTION` for an action other
-/// than the default. It acts once; several failpoints may be armed, and one failpoint several times.
+/// Arms a failpoint: `NAME`; `NAME@N` for the Nth time that the process reaches it; `NAME=ACTION` or `NAME@N=ACTION` for an
+/// action other than the default. An armed failpoint acts once. Several failpoints may be armed, and one failpoint several
+/// times.
 ///
 /// | action | what happens |
 /// |---|---|

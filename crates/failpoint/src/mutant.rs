@@ -79,13 +79,13 @@ mutants! {
     ContinueWithoutEnd = "continue_without_end",
     /// A verdict given because the executor was lost is not replaced when the executor reports the result.
     LostVerdictIsFinal = "lost_verdict_is_final",
-    /// A result of an earlier attempt ends a later one.
+    /// A result of an earlier attempt ends a later attempt.
     AnyAttemptEnds = "any_attempt_ends",
-    /// The next attempt has the same number as the one before.
+    /// The next attempt has the same number as the previous attempt.
     RetryKeepsAttempt = "retry_keeps_attempt",
     /// Nothing prevents a broadcast from being expanded twice.
     ExpandTwice = "expand_twice",
-    /// The runs that follow from a verdict are not written with it.
+    /// The runs that follow from a verdict are not written together with the verdict.
     NoFollowers = "no_followers",
     /// A broadcast's shards are not counted.
     NoShardCount = "no_shard_count",
@@ -117,7 +117,7 @@ mutants! {
     LateIsMissed = "late_is_missed",
     /// Each offer of waiting runs tries the same kinds of runs again, and never reaches the others.
     OfferRetriesSameKinds = "offer_retries_same_kinds",
-    /// Late jobs are claimed before those due soon, however many are late.
+    /// Late jobs are always claimed before jobs that are due soon, however many late jobs there are.
     LateFirst = "late_first",
     /// One job can take all the memory for open runs.
     NoShares = "no_shares",
@@ -155,21 +155,23 @@ mutants! {
     NoLimit = "no_limit",
     /// Runs that were taken over from another server do not count for the limit of their job.
     AdoptedBesideLimit = "adopted_beside_limit",
-    /// A server joins again although another one has not yet taken over all runs of its last lease, and takes over the rest itself.
+    /// A server joins again before another server has taken over all runs of the joining server's previous lease, and takes
+    /// over the remaining runs itself.
     JoinsDuringTakeover = "joins_during_takeover",
-    /// A server takes over runs of a lease that another living server has fenced, which has the limits of these runs.
+    /// A server takes over runs of a lease although another living server, which has the limits of these runs, has fenced
+    /// the lease.
     HeirBesideFencer = "heir_beside_fencer",
-    /// Runs under a limit start while open runs of another server are being taken over, which may be under the same limit.
+    /// Runs under a limit start while open runs of another server, which may be under the same limit, are being taken over.
     LimitsWhileAdopting = "limits_while_adopting",
     /// Fires are claimed under maintenance windows that may have been read long ago.
     OldWindows = "old_windows",
     /// A wall clock that is one second ahead decides what is due.
     WallClock = "wall_clock",
-    /// An item of a pump goes to its next owner with the epoch of the previous one.
+    /// An item of a pump goes to its next owner with the epoch of the previous owner.
     DealKeepsEpoch = "deal_keeps_epoch",
     /// A report of an item is accepted from any group and at any epoch.
     AnyOwnerReports = "any_owner_reports",
-    /// Reports of items are applied in the order of their arrival, whatever their sequence numbers.
+    /// Reports of items are applied in the order of their arrival, regardless of their sequence numbers.
     SequenceIsIgnored = "sequence_is_ignored",
     /// Items are written even if the node is not the home of their job or its lease has ended.
     ItemsOfAnyNode = "items_of_any_node",
@@ -177,7 +179,7 @@ mutants! {
     OrdersOfFenced = "orders_of_fenced",
     /// A group accepts an item again at an epoch at which it has released it.
     ReleasedIsTakenAgain = "released_is_taken_again",
-    /// A group accepts orders that are older than its last one.
+    /// A group accepts orders that are older than its last order.
     OlderOrderIsTaken = "older_order_is_taken",
     /// An item whose release was requested is dealt immediately.
     DealtBeforeReleased = "dealt_before_released",
@@ -193,8 +195,7 @@ mutants! {
     DryWithoutOwner = "dry_without_owner",
     /// A root run of a pump that a user has cancelled starts again.
     CancelledPumpBeginsAgain = "cancelled_pump_begins_again",
-    /// The rows of a pump at rest are never looked for in the store again, whatever happens and however long it has
-    /// rested.
+    /// The store is never searched again for rows of a pump at rest, whatever event occurs and however long the pump has rested.
     DeafRest = "deaf_rest",
     /// A group of a pump succeeds even if rows are left that failed for good.
     UnfinishedSucceeds = "unfinished_succeeds",

@@ -184,7 +184,7 @@ fn parse_value(value_type: ArgType, expr: &Expr) -> Option<Value> {
     }
 }
 
-/// An object made of texts such as `team=pay`; `None` if one is not a pair, or a key occurs twice.
+/// An object made of texts such as `team=pay`; `None` if a text is not a pair, or a key occurs twice.
 fn parse_pairs(texts: impl Iterator<Item = String>) -> Option<Value> {
     let mut object = serde_json::Map::new();
     for text in texts {

@@ -61,7 +61,7 @@ fn emit(args: &Args, name: &str, mut function: ItemFn) -> TokenStream {
     }
 }
 
-/// Converts an argument to a call of the declaration's method.
+/// Converts an argument to a call of the declaration's method; `None` for the job's name.
 fn method_call(arg: &Arg) -> Option<TokenStream> {
     if arg.kind.method.is_empty() {
         return None;
@@ -90,7 +90,7 @@ fn description(docs: &[Attribute]) -> Option<String> {
     (!lines.is_empty()).then(|| cut(&lines.join(" "), DESCRIPTION_LEN_MAX))
 }
 
-/// A line of a comment. A comment in `/** … */` is one text of several lines, and those after the first may begin with a star.
+/// A line of a comment. In a comment `/** … */`, a line after the first may begin with a star, which is removed.
 fn plain_line(index: usize, line: &str) -> &str {
     let line = line.trim();
     match line.strip_prefix('*').filter(|_| index > 0) {

@@ -1,8 +1,8 @@
 //! `#[rondel::job(…)]`: declares a job at its function, with its schedule and policies.
 //!
-//! At compile time it checks its arguments with the server's own parsers, and emits a plain `impl rondel::Job` that could be written by
-//! hand. It registers nothing: `.job(function)` does. The documentation for users is at `rondel::job`. `#[rondel::pump(…)]` gives a pump
-//! its name.
+//! At compile time the attribute checks its arguments with the server's own parsers, and emits a plain `impl rondel::Job`
+//! that could be written by hand. It registers nothing: `.job(function)` does. The documentation for users is at
+//! `rondel::job`. `#[rondel::pump(…)]` gives a pump its name.
 
 mod args;
 mod check;

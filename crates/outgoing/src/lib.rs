@@ -1,9 +1,10 @@
 //! The HTTP client for URLs chosen by users: the server's webhooks, and the agent's handler `http`; with the feature `smtp` also a mail
 //! client.
 //!
-//! It connects only to addresses that [`AllowedAddresses`] permits. A name is resolved once, the resulting addresses are checked, and the
-//! connection goes to one of the checked addresses. A resolver that answers differently a moment later therefore has no effect. The same
-//! applies to each redirect. Proxies of the environment are not used, because they would resolve the name again.
+//! Both clients connect only to addresses that [`AllowedAddresses`] permits. A name is resolved once, the resulting
+//! addresses are checked, and the connection goes to one of the checked addresses. A resolver that answers differently a
+//! moment later therefore has no effect. The same applies to each redirect. Proxies of the environment are not used, because
+//! they would resolve the name again.
 
 #[cfg(feature = "smtp")]
 mod mail_stream;
@@ -44,7 +45,7 @@ pub enum BuildError {
 /// Settings of a client.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Non-public addresses to which it may connect.
+    /// Non-public addresses to which the client may connect.
     pub allowed_addresses: AllowedAddresses,
     /// Maximum number of redirects that are followed; with 0, a redirect is returned like any other answer.
     pub redirect_count_max: usize,

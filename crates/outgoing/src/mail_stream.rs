@@ -46,8 +46,8 @@ pub(crate) async fn connect(
     Ok(Box::new(BoundedStream { stream, peer, bytes_left }))
 }
 
-/// Tries the addresses one after another. Each address but the last gets an equal part of the time: an address that never answers leaves
-/// time for the others.
+/// Tries the addresses one after another. Each address except the last gets an equal part of the time: an address that never
+/// answers leaves time for the others.
 async fn first_answer<T, F: Future<Output = io::Result<T>>>(
     addresses: &[SocketAddr],
     limit: Duration,

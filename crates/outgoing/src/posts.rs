@@ -117,7 +117,7 @@ impl PostClient {
         Ok(Self { client, allowed_addresses, user_agent: HeaderValue::from_static(user_agent) })
     }
 
-    /// Prepares requests to URLs below this one. The addresses of a host name are checked when a request is sent.
+    /// Prepares requests to URLs below `url`. The addresses of a host name are checked when a request is sent.
     ///
     /// # Errors
     /// A message, if the URL contains an address that is not allowed, or if its scheme is not HTTP or HTTPS.

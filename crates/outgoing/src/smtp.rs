@@ -30,7 +30,7 @@ pub enum Security {
 
 #[derive(Clone)]
 pub struct MailServer {
-    /// Its name or address. With TLS, its certificate must be valid for it.
+    /// The server's name or address. With TLS, the server's certificate must be valid for it.
     pub host: String,
     pub port: u16,
     /// How the connection is encrypted.
@@ -179,7 +179,7 @@ async fn send_message(
     for recipient in envelope.to() {
         match connection.command(commands::Rcpt::new(recipient.clone(), Vec::new())).await {
             Ok(_) => {}
-            // The server refused only this recipient. The session continues with the next one.
+            // The server refused only this recipient. The session continues with the next recipient.
             Err(error) if error.status().is_some() => refusals.push((recipient.to_string(), mail_error(&error))),
             Err(error) => return Err(mail_error(&error)),
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustls::{ClientConfig, RootCertStore};
 
-/// Trusts the host's root certificates; if the host has none (a bare container), the built-in ones.
+/// Trusts the host's root certificates; if the host has none (a bare container), the built-in root certificates.
 pub(crate) fn client_config() -> Result<ClientConfig, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;

@@ -23,8 +23,8 @@ pub const ITEM_COUNT_MAX: usize = 1_000;
 pub const LINE_COUNT_MAX: usize = 50_000;
 /// The largest chunk of a log, in encoded bytes.
 pub const CHUNK_BYTES_MAX: usize = 256 * 1024;
-/// The largest number of attempts that one message lists: those that the executor holds and those that it has finished,
-/// added up.
+/// The largest number of attempts that one message lists: the attempts that the executor holds plus the attempts that it has
+/// finished.
 pub const ATTEMPT_COUNT_MAX: usize = 131_072;
 /// The largest number of jobs that an executor names in one answer to a probe.
 pub const PROBED_COUNT_MAX: usize = 1_000;

@@ -2,9 +2,9 @@
 
 use tonic::{Code, Status};
 
-/// Why a server refused a session, for executors: a code beside the status's message. It is in the metadata
-/// [`Refusal::METADATA_KEY`] of the status that ends the stream. Older servers send no code: then only the message
-/// describes the refusal. An executor adds to the message of [`Self::Token`] which token it sent.
+/// Why a server refused an executor's session: a code in addition to the status's message. The code is in the metadata
+/// [`Refusal::METADATA_KEY`] of the status that ends the stream. Older servers send no code; then only the message describes
+/// the refusal. For [`Self::Token`], an executor adds to the message which token it sent.
 ///
 /// ```
 /// use rondel_proto::Refusal;
@@ -35,7 +35,7 @@ impl Refusal {
         }
     }
 
-    /// The status that a server ends the stream with.
+    /// The status with which a server ends the stream.
     #[must_use]
     pub fn status(self, message: &str) -> Status {
         let mut status = Status::new(Code::Unauthenticated, message);
@@ -44,7 +44,7 @@ impl Refusal {
         status
     }
 
-    /// The code in a status that a server sent; `None` if it has none, or an unknown one.
+    /// The code in a status that a server sent; `None` if the status has no code, or an unknown one.
     #[must_use]
     pub fn of(status: &Status) -> Option<Self> {
         let code = status.metadata().get(Self::METADATA_KEY)?.to_str().ok()?;

@@ -29,11 +29,11 @@ enum ChannelCommand {
     Show(NameArgs),
     /// Create or change a channel; settings that are left out stay unchanged
     Set(Box<SetArgs>),
-    /// Delete a channel; its messages that were not sent are dropped
+    /// Delete a channel; its unsent messages are dropped
     Delete(NameArgs),
     /// Send a test message, and show the result
     Test(NameArgs),
-    /// List each try to deliver a message, the latest first
+    /// List the attempts to deliver messages, the latest first
     Deliveries(DeliveriesArgs),
 }
 
@@ -138,7 +138,7 @@ impl SetArgs {
         let stored_channel =
             stored_channel["items"].as_array().and_then(|items| items.iter().find(|item| item["name"] == self.name));
         let document = self.document(stored_channel)?;
-        // What another caller saved meanwhile is not undone.
+        // With the version, the server refuses the save if another caller has changed the channel since it was read.
         let version = stored_channel.and_then(|stored_channel| stored_channel["version"].as_i64());
         let answer = client.put_if_version(&["channels", &self.name], version, &document.to_string()).await?;
         // Only this answer contains a generated signing key, so all fields are printed.
@@ -149,7 +149,8 @@ impl SetArgs {
         }
     }
 
-    /// The channel to save: the stored one with the given flags applied.
+    /// The channel to save: the stored channel with the given flags applied. If the kind changes, the stored settings are
+    /// dropped.
     fn document(&self, stored_channel: Option<&Value>) -> Result<Value, Failure> {
         let stored_text = |field: &str| stored_channel.and_then(|stored_channel| stored_channel[field].as_str());
         let kind =

@@ -26,8 +26,7 @@ pub(super) struct ConditionArgs {
     /// A fire was skipped
     #[arg(long, group = "condition")]
     skipped: bool,
-    /// Count only fires that were skipped for this reason, such as `no_executor`; give the flag once for each reason, or
-    /// with an empty value for any
+    /// Count only fires that were skipped for this reason, such as `no_executor`; may be repeated; an empty value means any reason
     #[arg(long = "reason", value_name = "REASON", requires = "skipped")]
     reasons: Vec<String>,
     /// A scheduled run has waited for this long without starting
@@ -36,13 +35,13 @@ pub(super) struct ConditionArgs {
     /// No run planned in the 24 hours before this time of day has succeeded by then
     #[arg(long, value_name = "HH:MM", group = "condition", requires = "zone")]
     not_succeeded_by: Option<String>,
-    /// The time zone of that time
+    /// The time zone of --not-succeeded-by
     #[arg(long = "time-zone", alias = "zone", value_name = "ZONE", requires = "not_succeeded_by")]
     zone: Option<String>,
     /// The days of the week, such as mon,tue; an empty value means every day
     #[arg(long, value_name = "DAYS", value_delimiter = ',', requires = "not_succeeded_by")]
     weekdays: Vec<String>,
-    /// Only on the days of this calendar; an empty value means none
+    /// Only on the days of this calendar; an empty value means no calendar
     #[arg(long, value_name = "CALENDAR", requires = "not_succeeded_by")]
     calendar: Option<String>,
     /// No run has succeeded for this long
@@ -81,7 +80,8 @@ pub(super) struct ConditionArgs {
 }
 
 impl ConditionArgs {
-    /// The condition of the given flags. Fields without a flag keep the values of `stored_condition`, if that is a condition of the same kind.
+    /// The condition that the flags give; `None` if they give none. Fields without a flag keep their stored values, if
+    /// `stored_condition` is of the same kind.
     pub(super) fn document(&self, stored_condition: &Value) -> Option<Value> {
         let mut condition = self.given_condition()?;
         for kind in ["failure_rate", "ledger_growth", "skipped", "not_succeeded_by", "no_executor"] {
@@ -158,12 +158,12 @@ fn fields_with_value<const N: usize>(fields: [(&str, Option<Value>); N]) -> Map<
     fields.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))).collect()
 }
 
-/// The value of a flag, if it is given; an empty value is null.
+/// The value of a flag as JSON: null for an empty text; `None` if the flag is not given.
 fn flag_value(value: &Option<String>) -> Option<Value> {
     value.as_ref().map(|name| if name.is_empty() { Value::Null } else { json!(name) })
 }
 
-/// The values of a flag, if it is given; an empty value is an empty list.
+/// The nonempty values of a flag as a JSON list; `None` if the flag is not given.
 fn flag_values(values: &[String]) -> Option<Value> {
     let nonempty_values: Vec<&String> = values.iter().filter(|value| !value.is_empty()).collect();
     (!values.is_empty()).then(|| json!(nonempty_values))

@@ -20,10 +20,10 @@ pub(crate) struct IncidentArgs {
 enum IncidentCommand {
     /// List open incidents, the newest first
     List {
-        /// Resolved ones too
+        /// Include resolved incidents
         #[arg(long)]
         resolved: bool,
-        /// Only those about this job
+        /// Only incidents about this job
         #[arg(long, value_name = "JOB")]
         job: Option<String>,
         #[command(flatten)]
@@ -66,7 +66,7 @@ impl IncidentArgs {
     }
 }
 
-/// When the incident was first reported, or why it was not.
+/// When the incident's first message was sent, or why none was sent.
 fn reported_text(incident: &Value, now: Timestamp) -> String {
     let count = |field: &str| incident[field].as_array().map_or(0, Vec::len);
     let (channel_count, missing_count) = (count("channels"), count("missing_channels"));

@@ -28,7 +28,7 @@ enum MaintenanceCommand {
         /// Only the jobs of this app
         #[arg(long, value_name = "APP")]
         app: Option<String>,
-        /// When it begins, RFC 3339; by default a little more than a minute from now, because fires are claimed ahead
+        /// When the window begins, RFC 3339; by default a little more than a minute from now, because fires are claimed ahead
         #[arg(long, value_name = "INSTANT")]
         from: Option<String>,
         /// For how long, such as 2h
@@ -37,10 +37,10 @@ enum MaintenanceCommand {
         /// Until this RFC 3339 instant
         #[arg(long, value_name = "INSTANT", conflicts_with = "length")]
         until: Option<String>,
-        /// What happens to the fires inside: skip them, or hold them until the end, when the misfire policy of their job applies
+        /// What happens to the fires inside the window: skip them, or hold them until its end, when the misfire policy of their job applies
         #[arg(long, value_name = "WHAT", default_value = "skip", value_parser = ["skip", "hold"])]
         fires: String,
-        /// Why; shown on every page of the console
+        /// The reason; shown on every page of the console
         #[arg(long, value_name = "TEXT")]
         reason: String,
     },

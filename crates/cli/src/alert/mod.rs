@@ -14,7 +14,6 @@ use crate::client::ClientArgs;
 use crate::exit::Failure;
 use crate::format::FormatArgs;
 
-/// Alerts.
 #[derive(Debug, Args)]
 pub(crate) struct AlertArgs {
     #[command(flatten)]

@@ -76,7 +76,7 @@ struct SetArgs {
     all_jobs: bool,
     #[command(flatten)]
     condition: ConditionArgs,
-    /// How urgent it is
+    /// How urgent the rule's incidents are
     #[arg(long, value_enum, value_name = "SEVERITY")]
     severity: Option<Severity>,
     /// A channel to report to; may be repeated
@@ -88,16 +88,16 @@ struct SetArgs {
     /// How long further occurrences are collected before they are reported
     #[arg(long, value_name = "DURATION")]
     digest: Option<String>,
-    /// The number of open incidents from which on further ones are reported together
+    /// The number of open incidents beyond which further incidents are reported together
     #[arg(long, value_name = "N")]
     group_over: Option<u32>,
     /// The channel to report to if an incident was not acknowledged in time
     #[arg(long, value_name = "CHANNEL", requires = "escalate_after")]
     escalate_to: Option<String>,
-    /// How long after its beginning an incident escalates
+    /// The time from the beginning of an incident to its escalation
     #[arg(long, value_name = "DURATION", requires = "escalate_to")]
     escalate_after: Option<String>,
-    /// What readers of its messages should know, such as a link to a runbook
+    /// A note for the readers of the rule's messages, such as a link to a runbook
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
     /// Evaluate the rule from now on
@@ -161,7 +161,7 @@ impl SetArgs {
         Ok(())
     }
 
-    /// Sends a rule. A refusal names the flags that set the refused fields.
+    /// Sends a rule. Without `--file`, a refusal names the flags that set the refused fields.
     async fn send(
         &self,
         client: &Client,
@@ -179,7 +179,6 @@ impl SetArgs {
         }
     }
 
-    /// Puts the given flags into the rule.
     fn apply_flags(&self, document: &mut Value) {
         let scope = [("job", &self.job), ("app", &self.app), ("label", &self.label)];
         for (kind, name) in scope.iter().filter_map(|(kind, name)| name.as_ref().map(|name| (*kind, name))) {

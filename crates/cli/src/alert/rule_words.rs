@@ -1,4 +1,4 @@
-//! Shows the server's reports about a rule in terms of the command line.
+//! Texts about a rule: warnings, the result of a dry run, and refusals that name flags.
 
 use rondel_core::Timestamp;
 use rondel_core::alert::deadline;
@@ -13,7 +13,8 @@ pub(super) fn print_warnings(rule: &Value) {
     }
 }
 
-/// Describes the result of a dry run: for how many subjects the rule would hold, and when it was evaluated.
+/// Describes the result of a dry run: the warnings or, if there are none, for how many subjects the rule would hold; then
+/// when it was evaluated and when its next deadline is, if it has deadlines.
 pub(super) fn dry_run_text(dry_run: &Value) -> String {
     let warnings: Vec<String> = dry_run["warnings"].as_array().into_iter().flatten().map(text_of).collect();
     let mut lines = vec![match warnings.is_empty() {
@@ -40,7 +41,7 @@ pub(super) fn dry_run_text(dry_run: &Value) -> String {
     lines.join("\n")
 }
 
-/// Replaces the JSON pointers in a refusal with the flags that set these fields.
+/// Replaces each JSON pointer in a refusal with the flag that sets the field, if there is such a flag.
 pub(super) fn with_flags(problem: &str) -> String {
     let Ok(mut document) = serde_json::from_str::<Value>(problem) else { return problem.to_owned() };
     for error in document["errors"].as_array_mut().into_iter().flatten() {
@@ -52,7 +53,7 @@ pub(super) fn with_flags(problem: &str) -> String {
     document.to_string()
 }
 
-/// The flag that sets a field of the document.
+/// The flag that sets the field at a JSON pointer; `None` if no flag sets it.
 fn flag_for_pointer(pointer: &str) -> Option<&'static str> {
     let path_parts: Vec<&str> = pointer.trim_start_matches('/').split('/').collect();
     Some(match path_parts.as_slice() {

@@ -43,7 +43,7 @@ enum SilenceCommand {
         /// Until this RFC 3339 instant
         #[arg(long, value_name = "INSTANT", group = "end")]
         until: Option<String>,
-        /// Why
+        /// The reason
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },

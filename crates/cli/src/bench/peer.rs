@@ -59,7 +59,7 @@ enum Kind {
     Ratch,
 }
 
-/// The flags that a measurement of another server shares with one of Rondel.
+/// The flags that measurements of Rondel and of another server share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub(super) jobs: u32,
@@ -70,7 +70,7 @@ pub(super) struct Load {
 }
 
 impl PeerArgs {
-    /// The plan, if another server is measured.
+    /// The plan for `--peer-url`; `None` without that flag.
     pub(super) fn plan(&self, load: Load) -> Result<Option<PeerPlan>, Failure> {
         let Some(url) = &self.peer_url else {
             // Clap does not check that these flags require --peer-url if another flag is given that conflicts with
@@ -113,7 +113,8 @@ impl PeerArgs {
     }
 }
 
-/// Reads a secret from the first line of a file, or else from an environment variable.
+/// Reads a secret from the first line of `file` or, without a file, from an environment variable; `None` if the variable is
+/// not set.
 fn secret(flag: &str, file: Option<&Path>, variable_name: &str) -> Result<Option<PeerSecret>, Failure> {
     let text = match file {
         Some(path) => {

@@ -21,12 +21,12 @@ pub(crate) fn check_server(flag: &str, server: &str) -> Result<Url, Failure> {
     )))
 }
 
-/// Whether two URLs name the same server, with or without a slash at the end.
+/// Whether two URLs are equal, apart from slashes at the end.
 pub(super) fn is_same_server(first_url: &str, second_url: &str) -> bool {
     first_url.trim_end_matches('/') == second_url.trim_end_matches('/')
 }
 
-/// Whether a server is on this machine.
+/// Whether a URL names this machine: `localhost` or a loopback address.
 pub(super) fn is_loopback(url: &Url) -> bool {
     match url.host_str() {
         Some("localhost") => true,

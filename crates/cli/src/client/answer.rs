@@ -38,11 +38,12 @@ pub(crate) struct AnswerError {
     pub(crate) message: String,
     /// The indexes of the list items with this error; not all of them if there are many.
     pub(crate) indexes: Vec<usize>,
-    /// How many items have it.
+    /// How many items have this error.
     pub(crate) count: usize,
 }
 
-/// The failure for an answer other than success. `token_source` describes where the token of the call comes from.
+/// The failure for an answer other than success. `token_source` describes where the token of the call comes from; `None` if
+/// no token was sent.
 pub(crate) fn failure(status: StatusCode, body: &str, token_source: Option<&str>) -> Failure {
     let message = match serde_json::from_str::<Problem>(body) {
         // The request id leads to the cause in the server's log.

@@ -20,7 +20,7 @@ pub(crate) struct Page<'a> {
     /// The items as the server sent them.
     #[serde(borrow)]
     pub(crate) items: Vec<&'a RawValue>,
-    /// The cursor of the next page.
+    /// The cursor of the next page; `None` on the last page.
     #[serde(default)]
     pub(crate) next_cursor: Option<String>,
     /// The jobs that the server cannot read.
@@ -91,7 +91,7 @@ pub(crate) fn object_fields(text: &str) -> Result<Vec<(String, Value)>, Failure>
     result.map(|fields| fields.0).map_err(|error| Failure::of("the server's answer is not understood", &error))
 }
 
-/// A value as a cell of a table: text without quotes, and an empty cell for null.
+/// A value as a cell of a table: text without quotes, an empty cell for null, other values as JSON.
 pub(crate) fn text_of(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -100,7 +100,7 @@ pub(crate) fn text_of(value: &Value) -> String {
     }
 }
 
-/// An instant as a cell of a table: the instant, and how far away it is.
+/// An instant as a cell of a table: the instant, and how far away it is. Other values are shown as they are.
 pub(crate) fn time_text(value: &Value, now: Timestamp) -> String {
     match value.as_str().map(str::parse::<Timestamp>) {
         Some(Ok(at)) => format!("{} ({})", clock::local_text(at), clock::relative_text(at, now)),

@@ -50,8 +50,8 @@ fn last_cause(error: &(dyn std::error::Error + 'static)) -> String {
     chain_in_one_line(innermost)
 }
 
-/// Refuses a redirect and a web page. Both come from a proxy in front of the server, such as one that asks users to
-/// sign in: the call has not reached the server.
+/// Refuses a redirect and a web page. Both come from a proxy in front of the server, such as a proxy that asks users to sign
+/// in: the call has not reached the server.
 pub(super) fn check_origin(url: &str, response: &Response) -> Result<(), Failure> {
     let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
     let (status, content_type) = (response.status(), header(CONTENT_TYPE).unwrap_or_default());
@@ -68,7 +68,7 @@ pub(super) fn check_origin(url: &str, response: &Response) -> Result<(), Failure
     Ok(())
 }
 
-/// The target of a redirect without its query, which may contain secrets.
+/// The target of a redirect without its query and fragment, which may contain secrets.
 fn redirect_target(response: &Response, location: &str) -> String {
     match response.url().join(location) {
         Ok(mut url) => {

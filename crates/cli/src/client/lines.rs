@@ -7,8 +7,7 @@ use reqwest::Response;
 use crate::exit::{Exit, Failure};
 use rondel_core::error_chain::chain_in_one_line;
 
-/// A stream that is silent for this long is treated as lost, because the server sends at least an empty line more often
-/// than that.
+/// A stream that is silent for this long is treated as lost: a server that lives sends at least an empty line more often.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum length of a line, in bytes: no log line is longer.
 const LINE_LEN_MAX: usize = 4 * 1024 * 1024;
@@ -25,7 +24,7 @@ impl Lines {
         Self { response, unread_bytes: Vec::new() }
     }
 
-    /// The next line that is not empty; `None` at the end of the answer.
+    /// The next line that is not empty; `None` at the end of the answer. A last line without a line ending is dropped.
     pub(crate) async fn next(&mut self) -> Result<Option<String>, Failure> {
         loop {
             while let Some(line) = take_line(&mut self.unread_bytes) {
@@ -50,7 +49,7 @@ impl Lines {
     }
 }
 
-/// Takes the first whole line out of `bytes`. Returns it without its line ending.
+/// Removes the first whole line from `bytes`, and returns it without its line ending; `None` if no line is whole.
 fn take_line(bytes: &mut Vec<u8>) -> Option<String> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     let remaining_bytes = bytes.split_off(end + 1);

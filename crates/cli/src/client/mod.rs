@@ -91,7 +91,7 @@ pub(crate) struct Call<'a> {
 #[derive(Debug)]
 pub(crate) struct PlainAnswer {
     pub(crate) status: StatusCode,
-    /// The time by the server's clock when it answered; `None` if it sent none.
+    /// The time of the answer by the server's clock; `None` without a valid `date` header.
     pub(crate) date: Option<Timestamp>,
     pub(crate) text: String,
 }
@@ -104,7 +104,7 @@ pub(crate) struct Refusal {
 }
 
 impl ClientArgs {
-    /// The client that these flags describe. Nothing is sent yet.
+    /// The client that these flags, the environment and the contexts describe. Nothing is sent yet.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
         self.client_from_contexts(&Contexts::read()?, Self::from_environment())
     }
@@ -135,7 +135,7 @@ impl ClientArgs {
         Self { namespace, ca_file, server: Some(server.to_owned()), ..self.clone() }.client_with_token(token)
     }
 
-    /// The flags as the environment variables set them.
+    /// The values that environment variables give to these flags; `token` reads the variables of the token.
     fn from_environment() -> Self {
         let variable = |name: &str| std::env::var_os(name)?.into_string().ok().filter(|value| !value.is_empty());
         let [server, context, namespace] = ["RONDEL_SERVER", "RONDEL_CONTEXT", "RONDEL_NAMESPACE"].map(variable);
@@ -148,7 +148,7 @@ impl ClientArgs {
         Self { server: Some(context.server.clone()), namespace: context.namespace.clone(), ..Self::default() }
     }
 
-    /// The flags that select a context's server, with the CA file of these flags, or else of the environment.
+    /// The flags that select a context's server and namespace, with the CA file of these flags, or else of the environment.
     pub(crate) fn for_sign_in_to(&self, context: &Context) -> Self {
         let ca_file = self.ca_file.clone().or_else(|| Self::from_environment().ca_file);
         Self { ca_file, ..Self::from_context(context) }
@@ -179,9 +179,9 @@ impl ClientArgs {
     /// A client with this token for `self.server`. Contexts and the environment are not consulted.
     pub(crate) fn client_with_token(&self, token: Option<Credential>) -> Result<Client, Failure> {
         let base_url = check_server("--server", self.server.as_deref().unwrap_or(SERVER_DEFAULT))?;
-        // Fails if a provider is already installed. The installed provider serves as well.
+        // Fails if a provider is already installed. The installed provider works too.
         rustls::crypto::ring::default_provider().install_default().ok();
-        // A redirect would turn a POST into a GET, and the success of the GET would be taken for that of the POST.
+        // A redirect would turn a POST into a GET, and the success of the GET would be taken for the success of the POST.
         let builder = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).redirect(Policy::none());
         let builder = builder.user_agent(concat!("rondel/", env!("CARGO_PKG_VERSION")));
         // A proxy cannot reach a server on this machine.
@@ -204,7 +204,7 @@ impl ClientArgs {
         Ok(Client { token, base_url, namespace: self.namespace.clone(), http })
     }
 
-    /// The token to send; `stored_token` is the one that is stored for the context's server.
+    /// The token to send; `None` if there is none. `stored_token` is the token stored for the context's server.
     fn token(&self, base_url: &Url, stored_token: Option<Credential>) -> Result<Option<Credential>, Failure> {
         let file_credential = |path: &Path, variable: &str| {
             let source = format!("of {variable} {}", path.display());
@@ -271,8 +271,8 @@ impl Client {
         self.send(Method::PUT, path, &[], Some((JSON, body.to_owned()))).await
     }
 
-    /// Sends a PUT with a JSON text, which is accepted only if the resource still has this version; `None` accepts
-    /// every version.
+    /// Sends a PUT with a JSON text. The server accepts it only if the resource still has this version, or if `version` is
+    /// `None`.
     pub(crate) async fn put_if_version(
         &self,
         path: &[&str],

@@ -2,12 +2,12 @@
 
 use strsim::osa_distance;
 
-/// Maximum number of edits (of one letter each) between a name and a similar one.
+/// Maximum number of edits between the unknown name and a similar name.
 const DISTANCE_MAX: usize = 2;
 /// Maximum number of names to suggest.
 const COUNT_MAX: usize = 3;
 
-/// The names that are close to `unknown_name`, the nearest first.
+/// Up to [`COUNT_MAX`] names that are close to `unknown_name`, the nearest first.
 pub(super) fn similar<'a>(unknown_name: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut distances: Vec<(usize, &str)> = names
         .filter(|name| *name != unknown_name)

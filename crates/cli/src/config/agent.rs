@@ -39,22 +39,22 @@ settings! {
         /// The file with certificates to trust for https servers, in addition to the well-known ones
         #[arg(long, global = true, value_name = "FILE", env = "RONDEL_AGENT_CA_FILE")]
         ca_file: PathBuf, example "\"/etc/rondel/tls/ca.pem\"";
-        /// The file with a certificate, for servers that ask executors for one
+        /// The file with a certificate, for servers that require one from executors
         #[arg(long, global = true, value_name = "FILE", env = "RONDEL_AGENT_CERT_FILE")]
         cert_file: PathBuf, example "\"/etc/rondel/tls/agent.pem\"";
         /// The file with the key of this certificate
         #[arg(long, global = true, value_name = "FILE", env = "RONDEL_AGENT_KEY_FILE")]
         key_file: PathBuf, example "\"/etc/rondel/tls/agent-key.pem\"";
-        /// The folder for results that no server has acknowledged yet; without it they live in memory
+        /// The folder for results that no server has acknowledged yet; without it, the results are only in memory
         #[arg(long, global = true, value_name = "DIR", env = "RONDEL_AGENT_DATA_DIR")]
         data_dir: PathBuf, example "\"/var/lib/rondel-agent\"";
         /// Maximum number of concurrent runs; each of them may be a process
         #[arg(long, global = true, value_name = "N", env = "RONDEL_AGENT_SLOTS", value_parser = clap::value_parser!(u32).range(1..=10_000))]
         slots: u32 = 16;
-        /// A label that jobs can ask for; several may be given
+        /// A label by which jobs can select this agent; several may be given
         #[arg(long = "label", global = true, value_name = "KEY=VALUE", env = "RONDEL_AGENT_LABELS", value_delimiter = ',')]
         labels: Vec<String>, example "[\"zone=cn-east-1\", \"disk=ssd\"]";
-        /// This agent's weight where runs are distributed by weight
+        /// This agent's weight for jobs whose runs are distributed by weight
         #[arg(long, global = true, value_name = "N", env = "RONDEL_AGENT_WEIGHT", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
         weight: u32 = 1;
         /// Run script text that comes with a job, not only programs named by it
@@ -78,7 +78,7 @@ settings! {
             value_delimiter = ','
         )]
         without_languages: Vec<String> = Vec::new();
-        /// An environment variable of the agent that runs get too, in addition to PATH, HOME, LANG and similar ones; several may be given
+        /// An environment variable of the agent that runs get too, in addition to PATH, HOME, LANG and similar variables; several may be given
         #[arg(long = "pass-env", global = true, value_name = "NAME", env = "RONDEL_AGENT_PASS_ENV", value_delimiter = ',')]
         pass_env: Vec<String> = Vec::new();
         /// The absolute path of a program, or of an interpreter of scripts, that may be started; several may be given. By default all programs may be started
@@ -117,10 +117,10 @@ settings! {
         /// The format of log lines
         #[arg(long, global = true, value_name = "FORM", env = "RONDEL_AGENT_LOG_FORMAT")]
         log_format: LogFormat = LogFormat::Text;
-        /// Where traces go: the URL of a collector that takes OTLP over gRPC; without it there are none
+        /// The URL of a collector that takes traces by OTLP over gRPC; without it, no traces are exported
         #[arg(long, global = true, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
         otlp_endpoint: String, example "\"http://127.0.0.1:4317\"";
-        /// The share of the traces begun here that are exported, from 0 to 1; for other traces, their origin decides
+        /// The share of the traces begun here that is exported, from 0 to 1; for other traces, the program that began them decides
         #[arg(long, global = true, value_name = "SHARE", env = "RONDEL_AGENT_TRACE_RATIO")]
         trace_ratio: f64 = RATIO_DEFAULT;
     }

@@ -5,17 +5,17 @@ use rondel_core::outgoing::{self, AllowedAddresses};
 use crate::exit::Failure;
 use crate::telemetry::{self, TelemetrySettings};
 
-/// The failure for a wrong setting: its name and a sentence.
+/// The failure for a wrong setting, with the setting's name and a sentence.
 pub(super) fn bad_setting(section: &str, key: &str, sentence: impl std::fmt::Display) -> Failure {
     Failure::refused(format!("setting {section}.{key}: {sentence}"))
 }
 
-/// A count as the number of a setting.
+/// A count as the value of a setting, at most `u32::MAX`.
 pub(super) fn to_u32(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Refuses a number outside of its bounds. Clap has checked numbers from flags and variables, but not those from the file.
+/// Refuses a number outside of its bounds. Clap has checked numbers from flags and variables, but not numbers from the file.
 pub(super) fn check_range(
     section: &str,
     key: &str,
@@ -36,7 +36,7 @@ pub(super) fn check_url(section: &str, key: &str, url: &str) -> Result<(), Failu
     }
 }
 
-/// Refuses a URL with more than scheme, host and port: executors dial only such URLs.
+/// Refuses a text that is not a URL, and a URL with a path or a query: executors dial only URLs of scheme, host and port.
 pub(super) fn check_address(section: &str, key: &str, text: &str) -> Result<(), Failure> {
     check_url(section, key, text)?;
     match reqwest::Url::parse(text) {
@@ -60,7 +60,7 @@ pub(super) fn check_scheme(section: &str, key: &str, text: &str, is_tls: bool) -
     }
 }
 
-/// Parses the addresses that requests may go to.
+/// Parses the networks that outgoing requests may reach.
 pub(super) fn parse_outgoing_allow(section: &str, networks: Vec<String>) -> Result<AllowedAddresses, Failure> {
     AllowedAddresses::parse(networks).map_err(|sentence| bad_setting(section, outgoing::SETTING, sentence))
 }

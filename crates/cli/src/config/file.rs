@@ -102,7 +102,7 @@ fn read(path: &Path) -> Result<ConfigFile, Failure> {
     })
 }
 
-/// Prints the effective settings as sections of a config file.
+/// Prints the effective settings as sections of a config file, without passwords.
 pub(crate) fn print_server(settings: ServerSettings, oidc: OidcSettings, http: HttpSettings) -> Result<(), Failure> {
     let settings = ServerSettings {
         watchdog_url: settings.watchdog_url.as_deref().map(without_password),
@@ -120,7 +120,7 @@ pub(crate) fn print_agent(settings: AgentSettings) -> Result<(), Failure> {
     print(&ConfigFile { server: None, oidc: None, http: None, agent: Some(settings) })
 }
 
-/// The URL with its password hidden. The database's URL hides its own.
+/// The URL with its password hidden. The type of the database's URL hides the password itself.
 fn without_password(url: &str) -> String {
     match reqwest::Url::parse(url) {
         Ok(mut parsed_url) if parsed_url.password().is_some() => {

@@ -11,22 +11,22 @@ use super::values::{DurationText, Size};
 use crate::exit::Failure;
 
 const SECTION: &str = HttpSettings::SECTION;
-/// The minimum of every timeout but `write_timeout`: a shorter one would cut off harmless clients.
+/// The minimum of every timeout except `write_timeout`: a shorter timeout would cut off harmless clients.
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 /// The minimum of `write_timeout`. An event or log stream without news sends something only every 15 s, and a shorter
 /// timeout would end it.
 const WRITE_TIMEOUT_MIN: Duration = Duration::from_secs(20);
-/// The minimum of `body_size`. One caller may use at most half of it, and that half must hold the largest body: a list
-/// of jobs.
+/// The minimum of `body_size`. One caller may use at most half of `body_size`, and that half must hold the largest body,
+/// which is a list of jobs.
 const BODY_SIZE_MIN: u64 = 40 * 1024 * 1024;
-/// The minimum of `answer_size`. One caller may use at most half of it, and that half must hold some of the largest
-/// answers.
+/// The minimum of `answer_size`. One caller may use at most half of `answer_size`, and that half must hold several of the
+/// largest answers.
 const ANSWER_SIZE_MIN: u64 = 32 * 1024 * 1024;
 
 settings! {
     /// One layer of settings, or several merged layers.
     "http", HttpSettings => HttpValues {
-        /// The network of a proxy that is believed when it names its client in Forwarded or X-Forwarded-For; several may be given
+        /// The network of a proxy whose headers Forwarded and X-Forwarded-For are trusted; several may be given
         #[arg(long = "http-trusted-proxy", global = true, value_name = "NETWORK", env = "RONDEL_HTTP_TRUSTED_PROXIES")]
         #[arg(value_delimiter = ',')]
         trusted_proxies: Vec<String> = Vec::new();
@@ -37,7 +37,8 @@ settings! {
         #[arg(long = "http-connections-per-address", global = true, value_name = "N")]
         #[arg(env = "RONDEL_HTTP_CONNECTIONS_PER_ADDRESS")]
         connections_per_address: u32 = to_u32(HttpLimits::default().connections_per_address);
-        /// Maximum number of connections of one caller that count as authenticated; for the executors of one token, half of all connections
+        /// Maximum number of connections of one caller that count as authenticated. The executors of one token may have half
+        /// of all connections instead
         #[arg(long = "http-connections-per-caller", global = true, value_name = "N")]
         #[arg(env = "RONDEL_HTTP_CONNECTIONS_PER_CALLER")]
         connections_per_caller: u32 = to_u32(HttpLimits::default().connections_per_caller);
@@ -83,10 +84,10 @@ settings! {
         /// Maximum number of lists of jobs that are applied concurrently for one caller
         #[arg(long = "http-applies-per-caller", global = true, value_name = "N", env = "RONDEL_HTTP_APPLIES_PER_CALLER")]
         applies_per_caller: u32 = to_u32(HttpLimits::default().applies_per_caller);
-        /// Maximum number of concurrent event streams, and of followed logs
+        /// Maximum number of concurrent event streams; the same limit applies separately to followed logs
         #[arg(long = "http-live-streams", global = true, value_name = "N", env = "RONDEL_HTTP_LIVE_STREAMS")]
         live_streams: u32 = to_u32(HttpLimits::default().live_streams);
-        /// Maximum number of event streams of one caller, and of followed logs
+        /// Maximum number of event streams of one caller; the same limit applies separately to followed logs
         #[arg(long = "http-live-streams-per-caller", global = true, value_name = "N")]
         #[arg(env = "RONDEL_HTTP_LIVE_STREAMS_PER_CALLER")]
         live_streams_per_caller: u32 = to_u32(HttpLimits::default().live_streams_per_caller);
@@ -96,10 +97,10 @@ settings! {
         /// How long the body of a request may take
         #[arg(long = "http-body-timeout", global = true, value_name = "DURATION", env = "RONDEL_HTTP_BODY_TIMEOUT")]
         body_timeout: DurationText = DurationText(HttpLimits::default().body_timeout);
-        /// How long a connection stays open without a request; an HTTP/1 connection at most as long as the head of a request may take
+        /// How long a connection stays open without a request; an HTTP/1 connection at most for the time limit of a request's head
         #[arg(long = "http-idle-timeout", global = true, value_name = "DURATION", env = "RONDEL_HTTP_IDLE_TIMEOUT")]
         idle_timeout: DurationText = DurationText(HttpLimits::default().idle_timeout);
-        /// A connection is closed if its client reads nothing of an answer for this long
+        /// How long a client may read nothing of an answer before its connection is closed
         #[arg(long = "http-write-timeout", global = true, value_name = "DURATION", env = "RONDEL_HTTP_WRITE_TIMEOUT")]
         write_timeout: DurationText = DurationText(HttpLimits::default().write_timeout);
     }

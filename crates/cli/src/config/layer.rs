@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// One layer of a section's settings: flags and environment, the file, or the defaults. Any setting may be missing.
 pub(super) trait Layer: Args + Default + Serialize {
-    /// The effective settings: those with a default always have a value.
+    /// The effective settings: settings with a default always have a value.
     type Values;
 
     /// The name of the section in the config file.
@@ -22,7 +22,7 @@ pub(super) trait Layer: Args + Default + Serialize {
     /// The effective settings: each setting that is not set gets its default, if it has one.
     fn values(self) -> Self::Values;
 
-    /// Completes these settings, which are those of flags and environment, by the file and then by the defaults.
+    /// Completes these settings, which come from flags and the environment, with the file's settings and then with the defaults.
     fn with_file_and_defaults(self, file: Option<Self>) -> Self {
         self.with_fallback(file.unwrap_or_default()).with_fallback(Self::defaults())
     }

@@ -14,7 +14,7 @@ const SECTION: &str = OidcSettings::SECTION;
 settings! {
     /// One layer of settings, or several merged layers.
     "oidc", OidcSettings => OidcValues {
-        /// The URL of the provider through which users sign in, as it names itself
+        /// The issuer URL of the provider through which users sign in
         #[arg(long = "oidc-issuer", global = true, value_name = "URL", env = "RONDEL_OIDC_ISSUER")]
         issuer: String, example "\"https://id.example.com/realms/main\"";
         /// The client ID of this server at the provider
@@ -47,7 +47,7 @@ settings! {
                     If there is any, users of the provider have the roles of their groups, and no others"
         )]
         group_roles: Vec<GroupRoleText> = Vec::new();
-        /// Create a user without a role, unless a group has one, for each user of the provider who does not exist here
+        /// Create an account for each user of the provider who has none here; it has only the roles of the user's groups
         #[arg(long = "oidc-create-accounts", global = true, env = "RONDEL_OIDC_CREATE_ACCOUNTS", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
         create_accounts: bool = false;
     }

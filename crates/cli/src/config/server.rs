@@ -40,13 +40,13 @@ const CONTINUE_MAX: Duration = Duration::from_secs(1800);
 
 /// The time that an executor without a server gives its runs to stop before it kills them.
 const KILL_GRACE: Duration = Duration::from_secs(10);
-/// Each job with metrics of its own adds a handful of series, and a look-up at each scrape.
+/// Each job with metrics of its own adds several series, and a look-up at each scrape.
 const METRICS_JOB_MAX: u32 = 5_000;
 /// Maximum number of labels: each further key multiplies the combinations of label values.
 const METRICS_LABEL_COUNT_MAX: usize = 8;
 /// A run deleted sooner could be gone before its caller has read the verdict.
 const RETENTION_MIN: Duration = Duration::from_secs(1);
-/// A shorter period loads the database, a longer one reports too late.
+/// A shorter period loads the database, a longer period reports too late.
 const RULES_PERIOD_MIN: Duration = Duration::from_millis(100);
 const RULES_PERIOD_MAX: Duration = Duration::from_secs(60);
 
@@ -66,7 +66,7 @@ settings! {
             help = "The database: sqlite:///path/file.db, postgres://user:password@host/name or mysql://user:password@host/name"
         )]
         database: Database, example "\"sqlite:///var/lib/rondel/rondel.db\"";
-        /// The address on which console, REST and gRPC listen; port 0 selects a free one
+        /// The address on which console, REST and gRPC listen; port 0 selects a free port
         #[arg(long, global = true, value_name = "ADDR", env = "RONDEL_SERVER_LISTEN")]
         listen: ListenAddress = ListenAddress(SocketAddr::from(([127, 0, 0, 1], 8080)));
         /// The folder for data of this server that is not in the database: its name and its API token
@@ -91,7 +91,7 @@ settings! {
         /// The file with the key of this certificate
         #[arg(long, global = true, value_name = "FILE", env = "RONDEL_SERVER_TLS_KEY")]
         tls_key: PathBuf, example "\"/etc/rondel/tls/key.pem\"";
-        /// The file with the certificates that sign those of executors
+        /// The file with the CA certificates that sign the certificates of executors
         #[arg(long, global = true, value_name = "FILE", env = "RONDEL_SERVER_TLS_CLIENT_CA")]
         tls_client_ca: PathBuf, example "\"/etc/rondel/tls/executors-ca.pem\"";
         /// Which certificate executors need in addition to a token: any that the client CA has signed, or one with their app and name
@@ -100,10 +100,10 @@ settings! {
         /// Listen on external addresses without TLS; access must be restricted by other means
         #[arg(long, global = true, env = "RONDEL_SERVER_INSECURE_HTTP", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
         insecure_http: bool = false;
-        /// How long this server may act without renewing its lease; then another one takes over its jobs
+        /// How long this server may act without renewing its lease; then another server takes over its jobs
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_LEASE")]
         lease: DurationText = DurationText(EngineConfig::default().lease);
-        /// How often the lease is renewed; at most a quarter of it
+        /// How often the lease is renewed; at most a quarter of the lease
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_BEAT")]
         beat: DurationText = DurationText(EngineConfig::default().beat);
         #[arg(
@@ -115,7 +115,7 @@ settings! {
                     the same for every server of a cluster"
         )]
         claim_strategy: ClaimStrategy = EngineConfig::default().claim_strategy;
-        /// This server's share where the claim strategy is weight; 0 takes no job as long as another one can
+        /// This server's share where the claim strategy is weight; with 0, it takes a job only if no other server can
         #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_NODE_WEIGHT")]
         node_weight: u32 = EngineConfig::default().node_weight;
         /// How often executors send a heartbeat
@@ -124,13 +124,13 @@ settings! {
         /// How long no server may answer before an executor stops the runs of jobs that stop in silence
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_SILENCE")]
         silence: DurationText = DurationText(EngineConfig::default().silence);
-        /// How long an executor may be silent before its runs are given up; at least the silence plus 10s for them to end
+        /// How long an executor may be silent before its runs are given up; at least the silence plus 10s for the runs to end
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_LOST_AFTER")]
         lost_after: DurationText = DurationText(EngineConfig::default().lost_after);
         /// How long an executor may be silent before its runs that continue in silence are given up, if the next run of their job waits for them
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_CONTINUE_MAX")]
         continue_max: DurationText = DurationText(EngineConfig::default().continue_max);
-        /// How many versions of a script are kept, in addition to those that jobs name
+        /// How many versions of a script are kept, in addition to the versions that jobs name
         #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_SCRIPT_VERSIONS", value_parser = clap::value_parser!(u32).range(30..=10_000))]
         script_versions: u32 = EngineConfig::default().script_versions;
         /// How long runs are kept after their end, with their attempts and logs; the same for every server of a cluster
@@ -142,7 +142,7 @@ settings! {
         /// How often due alert rules are evaluated, on one server of a cluster
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_ALERT_RULES_PERIOD")]
         alert_rules_period: DurationText = DurationText(EngineConfig::default().alert_rules_period);
-        /// How much the logs of a namespace may take in the database, compressed; the oldest ones go first. 0B for no limit
+        /// Maximum size of a namespace's logs in the database, compressed; the oldest logs are deleted first; 0B for no limit
         #[arg(long, global = true, value_name = "SIZE", env = "RONDEL_SERVER_LOG_SIZE_MAX")]
         log_size_max: Size = Size(EngineConfig::default().log_size_max);
         /// Maximum number of requests per second of one caller on this server, five times as many after a pause; a caller is an account with all its tokens, or a token; 0 for no limit
@@ -173,16 +173,16 @@ settings! {
         /// How long a run may be missing on its XXL-JOB executor, without a callback, before its outcome counts as unknown
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_XXL_CALLBACK_TIMEOUT")]
         xxl_callback_timeout: DurationText = DurationText(Duration::from_secs(60));
-        /// How often due alert messages are looked for
+        /// How often this server looks for due alert messages
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_ALERT_PERIOD")]
         alert_period: DurationText = DurationText(EngineConfig::default().alert_period);
         /// Maximum number of alert channels to which this server sends concurrently
         #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_ALERT_CONCURRENCY", value_parser = clap::value_parser!(u32).range(1..=500))]
         alert_concurrency: u32 = to_u32(EngineConfig::default().alert_concurrency);
-        /// The folder with files that secrets of channels may name; without it there are none
+        /// The folder with files that secrets of channels may name; without it, secrets may name no file
         #[arg(long, global = true, value_name = "DIR", env = "RONDEL_SERVER_ALERT_SECRETS_DIR")]
         alert_secrets_dir: PathBuf, example "\"/etc/rondel/alert-secrets\"";
-        /// The prefix of the environment variables that secrets of channels may name; without it there are none
+        /// The prefix of the environment variables that secrets of channels may name; without it, secrets may name no variable
         #[arg(long, global = true, value_name = "PREFIX", env = "RONDEL_SERVER_ALERT_SECRETS_ENV_PREFIX")]
         alert_secrets_env_prefix: String, example "\"RONDEL_ALERT_SECRET_\"";
         /// A URL of a monitoring service that this server calls as long as it schedules: when the calls stop, the service raises the alarm
@@ -191,7 +191,7 @@ settings! {
         /// How often the monitoring service is called
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_WATCHDOG_PERIOD")]
         watchdog_period: DurationText = DurationText(EngineConfig::default().watchdog_period);
-        /// How many jobs have metrics of their own, such as the instant of their last success: the first ones that run; 0 for none
+        /// Maximum number of jobs with metrics of their own, such as the instant of their last success; the jobs that run first get them; 0 for none
         #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_METRICS_JOB_MAX")]
         metrics_job_max: u32 = 0;
         #[arg(
@@ -200,7 +200,7 @@ settings! {
             value_name = "KEY",
             env = "RONDEL_SERVER_METRICS_LABELS",
             value_delimiter = ',',
-            help = "A key of jobs' labels by which runs are counted apart in the metrics, such as team; up to 8 may be given"
+            help = "A key of jobs' labels by which the metrics count runs separately, such as team; up to 8 may be given"
         )]
         metrics_labels: Vec<String> = Vec::new();
         /// The file with a secret for reading GET /metrics; it is checked without the database, so that metrics can be read while the database is unreachable
@@ -221,10 +221,10 @@ settings! {
         /// The format of log lines
         #[arg(long, global = true, value_name = "FORM", env = "RONDEL_SERVER_LOG_FORMAT")]
         log_format: LogFormat = LogFormat::Text;
-        /// Where traces go: the URL of a collector that takes OTLP over gRPC; without it there are none
+        /// The URL of a collector that takes traces by OTLP over gRPC; without it, no traces are exported
         #[arg(long, global = true, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
         otlp_endpoint: String, example "\"http://127.0.0.1:4317\"";
-        /// The share of the traces begun here that are exported, from 0 to 1; for other traces, their origin decides
+        /// The share of the traces begun here that is exported, from 0 to 1; for other traces, the program that began them decides
         #[arg(long, global = true, value_name = "SHARE", env = "RONDEL_SERVER_TRACE_RATIO")]
         trace_ratio: f64 = RATIO_DEFAULT;
     }
@@ -244,7 +244,7 @@ pub(crate) struct ServerConfig {
     pub(crate) xxl: Option<XxlConfig>,
     pub(crate) executor_streams_per_token: usize,
     pub(crate) executor_streams_per_address: usize,
-    /// Signing in through a provider; it has its own section in the file.
+    /// Signing in through a provider, which has its own section in the file; `None` without a provider.
     pub(crate) oidc: Option<OidcConfig>,
     /// The limits and the trusted proxies of the port; they have their own section too.
     pub(crate) http: HttpConfig,
@@ -332,7 +332,7 @@ impl ServerConfig {
     }
 
     /// Refuses plain HTTP beyond this machine, unless `insecure_http` is set: secrets must not cross a network in plain
-    /// text.
+    /// text. Also refuses `executor_certificates` without `tls_client_ca`.
     fn check_port(&self) -> Result<(), Failure> {
         if self.tls.is_none() && !self.settings.insecure_http && !self.settings.listen.0.ip().is_loopback() {
             let sentence = format!(
@@ -423,7 +423,7 @@ impl ServerConfig {
             let sentence = format!("{period} is too short, the minimum is {min_text}");
             return Err(bad_setting(SECTION, "watchdog_period", sentence));
         }
-        // With an empty prefix, a channel could send any variable of the server anywhere.
+        // With an empty or short prefix, a channel could send other variables of the server anywhere.
         let prefix = self.settings.alert_secrets_env_prefix.as_ref();
         if prefix.is_some_and(|prefix| prefix.len() < ALERT_PREFIX_LEN_MIN) {
             let sentence =
@@ -433,7 +433,8 @@ impl ServerConfig {
         Ok(())
     }
 
-    /// Refuses a lease that a single slow beat would lose, or that keeps the jobs of a dead server waiting for minutes.
+    /// Refuses a short beat, a lease that a single slow beat would lose or that keeps the jobs of a dead server waiting for
+    /// minutes, and a weight above the maximum.
     fn check_lease(&self) -> Result<(), Failure> {
         let (lease, beat) = (self.settings.lease, self.settings.beat);
         if beat.0 < BEAT_MIN {
@@ -458,7 +459,8 @@ impl ServerConfig {
         Ok(())
     }
 
-    /// Checks that an executor without a server stops its runs before they are given to another one.
+    /// Checks the times after which runs are given up: an executor without a server stops its runs before another executor
+    /// gets them.
     fn check_executors(&self) -> Result<(), Failure> {
         let ServerValues { heartbeat, silence, lost_after, continue_max, .. } = self.settings;
         let too_short_failure = |key, length: DurationText, min: Duration, reason: &str| {

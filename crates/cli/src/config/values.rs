@@ -75,7 +75,7 @@ impl fmt::Display for Size {
 
 text_value!(Size);
 
-/// An address to listen on, such as `127.0.0.1:8080`; port 0 selects a free one.
+/// An address to listen on, such as `127.0.0.1:8080`; port 0 selects a free port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ListenAddress(pub(crate) SocketAddr);
 
@@ -146,7 +146,7 @@ impl TypedValueParser for DatabaseParser {
     }
 }
 
-/// Which certificates executors need beside a token.
+/// Which certificates executors need in addition to a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ExecutorCertificates {

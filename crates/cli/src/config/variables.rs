@@ -20,7 +20,7 @@ fn unknown_variables() -> Vec<String> {
     unknown_settings_among(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
 }
 
-/// Prints a warning for each unknown variable, when the settings are only checked.
+/// Prints a warning for each unknown variable, for `check-config`.
 pub(crate) fn report_unknown_variables() {
     for variable in unknown_variables() {
         output::print_message(&format!("warning: {variable} is named like a setting, but is not one"));
@@ -58,8 +58,8 @@ fn variables_of_section<S: Args>() -> BTreeSet<String> {
     command.get_arguments().filter_map(|arg| arg.get_env()?.to_str().map(str::to_owned)).collect()
 }
 
-/// Whether Kubernetes may have set the variable: each pod gets variables with the addresses of the services in its namespace,
-/// such as a service named `rondel-server`.
+/// Whether Kubernetes may have set the variable: each pod gets variables with the addresses of the services in its
+/// namespace. For a service named `rondel-server`, their names begin with `RONDEL_SERVER_`.
 fn is_kubernetes_service(name: &str) -> bool {
     name.ends_with("_PORT") || ["_PORT_", "_SERVICE_HOST", "_SERVICE_PORT"].iter().any(|part| name.contains(part))
 }

@@ -12,8 +12,8 @@ use super::values::DurationText;
 use crate::exit::Failure;
 
 const SECTION: &str = ServerSettings::SECTION;
-/// The minimum of `xxl_callback_timeout`. Only tests use one this short, because executors that could not reach a
-/// server resend their callbacks within half a minute.
+/// The minimum of `xxl_callback_timeout`. Only tests use a value this low: executors that could not reach a server resend
+/// their callbacks within half a minute.
 const XXL_CALLBACK_MIN: Duration = Duration::from_secs(1);
 const XXL_CALLBACK_MAX: Duration = Duration::from_secs(24 * 3600);
 

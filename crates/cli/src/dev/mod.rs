@@ -23,7 +23,7 @@ use crate::{runtime, telemetry};
 const APP: &str = "demo";
 const EXECUTOR_NAME: &str = "dev";
 const SLOTS: u32 = 16;
-/// How long the runs in progress, and then the engine, may each take to end.
+/// How long the runs in progress may take to end, and then how long the engine may take.
 const DRAIN_GRACE: Duration = Duration::from_secs(10);
 /// Maximum number of open connections. It fits the limit of 1,024 open files that most shells set. That limit is not raised, because
 /// the processes of runs would inherit it.
@@ -31,13 +31,12 @@ const CONNECTION_COUNT_MAX: usize = 800;
 /// The default of `--log-level`.
 const LOG_LEVEL_DEFAULT: &str = "warn";
 
-/// Everything in one process.
 #[derive(Debug, Args)]
 pub(crate) struct DevArgs {
     /// The folder for the database, the API token and the executor's results
     #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
     data_dir: PathBuf,
-    /// The address on which console, REST and gRPC listen; port 0 selects a free one
+    /// The address on which console, REST and gRPC listen; port 0 selects a free port
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     listen: ListenAddress,
     /// Listen on external addresses without TLS; access must be restricted by other means
@@ -58,7 +57,7 @@ impl DevArgs {
     /// Runs everything until it is asked to stop.
     pub(crate) fn run(self) -> Result<Exit, Failure> {
         let config = self.config()?;
-        // An empty `RUST_LOG` counts as none.
+        // An empty `RUST_LOG` counts as unset.
         let filter = if self.log_level.trim().is_empty() { LOG_LEVEL_DEFAULT } else { self.log_level.as_str() };
         telemetry::check_filter(filter).map_err(|sentence| Failure::refused(format!("--log-level: {sentence}")))?;
         telemetry::start_with_runs(TelemetrySettings::without_traces(filter, self.log_format))?;

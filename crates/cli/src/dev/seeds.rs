@@ -10,10 +10,10 @@ use crate::server::Node;
 
 const NAMESPACE: &str = "default";
 const AUTHOR: &str = "rondel dev";
-/// The name of the job that calls the server's own port, which may be a different one at the next start.
+/// The name of the job that calls the server's own port, which may differ at the next start.
 const HTTP_JOB: &str = "demo-http";
 
-/// Creates the missing jobs.
+/// Creates the missing demo jobs, and updates the URL of [`HTTP_JOB`] if the server's port has changed.
 pub(super) async fn create_missing(node: &Node) -> Result<(), Failure> {
     let namespace = node.engine.store().namespace(NAMESPACE).await?;
     let namespace = namespace.ok_or_else(|| Failure::from_text("the database has no namespace \"default\""))?.id;

@@ -31,7 +31,7 @@ pub(super) fn lines(node: &Node, sign_in: String, data_dir: &Path, listen: Liste
     ]
 }
 
-/// The flags that commands need to reach this server, where their defaults do not fit.
+/// The flags that commands need to reach this server, if their defaults do not fit.
 fn connection_flags(url: &str, data_dir: &Path) -> String {
     let mut flags = String::new();
     if url != URL_DEFAULT {

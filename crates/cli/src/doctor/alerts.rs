@@ -13,24 +13,23 @@ use crate::list::items;
 /// A report that reaches no reader.
 #[derive(Debug)]
 pub(super) struct AlertProblem {
-    /// The problem.
     pub(super) finding: String,
     /// What to do about it.
     pub(super) remedy: String,
 }
 
-/// The channels, and the rules and the report schedule that name channels. The jobs that name channels are read
-/// elsewhere.
+/// The channels, and the rules and the report schedule that name channels. The module `cluster` reads the jobs that name
+/// channels.
 #[derive(Debug, Default)]
 pub(super) struct Alerts {
     pub(super) channels: Vec<Value>,
     pub(super) rules: Vec<Value>,
-    /// The schedule of the weekly report.
+    /// The schedule of the weekly report; `None` if the server does not show it.
     pub(super) report_schedule: Option<Value>,
 }
 
 impl Alerts {
-    /// Reads the channels, the rules and the schedule; `None` if the caller is not allowed to see the channels.
+    /// Reads the channels, the rules and the schedule; `None` if a call fails, such as for a caller who may not see the channels.
     pub(super) async fn read(client: &Client) -> Option<Self> {
         let channels = items(client, &["channels"], &[]).await.ok()?;
         let rules = items(client, &["alert-rules"], &[]).await.ok()?;
@@ -39,7 +38,7 @@ impl Alerts {
         Some(Self { channels, rules, report_schedule })
     }
 
-    /// The rules, expectations and reports that name channels which do not exist.
+    /// The problems with missing channels that an enabled rule, the expectations of a job or the weekly report names.
     pub(super) fn missing_channels(&self, jobs: &BTreeMap<String, Vec<Value>>) -> Vec<AlertProblem> {
         let channel_names: BTreeSet<&str> =
             self.channels.iter().filter_map(|channel| channel["name"].as_str()).collect();
@@ -84,19 +83,21 @@ impl Alerts {
         problems
     }
 
-    /// The disabled channels that a rule, the expectations of a job or the weekly report names.
+    /// The problems with disabled channels that an enabled rule, the expectations of a job or the weekly report names.
     pub(super) fn disabled_channels(&self, jobs: &BTreeMap<String, Vec<Value>>) -> Vec<AlertProblem> {
         let rules = self.rules.iter().filter(|rule| rule["enabled"] == true);
         let expectations = jobs.values().flatten().map(|job| &job["expect"]).filter(|expect| expect.is_object());
         let is_used = |channel: &str| {
-            let names = |document: &Value| {
+            let names_channel = |document: &Value| {
                 let escalation = document["escalate"]["channel"].as_str();
                 let named_channels = document["channels"].as_array().into_iter().flatten().filter_map(Value::as_str);
                 named_channels.chain(escalation).any(|name| name == channel)
             };
             let is_default = |expect: &Value| expect["channels"].as_array().is_none_or(Vec::is_empty);
-            rules.clone().any(names)
-                || expectations.clone().any(|expect| names(expect) || is_default(expect) && channel == EXPECT_CHANNEL)
+            rules.clone().any(names_channel)
+                || expectations
+                    .clone()
+                    .any(|expect| names_channel(expect) || is_default(expect) && channel == EXPECT_CHANNEL)
                 || self.report_schedule.as_ref().is_some_and(|report| report["channel"] == channel)
         };
         let disabled_channels = self.channels.iter().filter(|channel| channel["enabled"] == false);

@@ -29,7 +29,8 @@ struct ClusterState {
     jobs: BTreeMap<String, Vec<Value>>,
     /// The problems with the jobs that an app's code declares, keyed by the app's name.
     problems: BTreeMap<String, Vec<Value>>,
-    /// The channels, and the rules and reports that name them; `None` if the caller is not allowed to see the channels.
+    /// The channels, and the rules and reports that name them; `None` if they cannot be read, such as for a caller who may
+    /// not see them.
     alerts: Option<Alerts>,
 }
 
@@ -162,7 +163,7 @@ impl ClusterState {
     }
 }
 
-/// An executor that sends heartbeats but answers no trigger.
+/// A warning about an executor that sends heartbeats but answers no trigger; `None` if it answers triggers.
 fn check_silent_executor(executor: &Value, now: Timestamp) -> Option<Check> {
     let unanswered_triggers =
         executor.get("unanswered_triggers").filter(|unanswered_triggers| unanswered_triggers.is_object())?;
@@ -176,7 +177,7 @@ fn check_silent_executor(executor: &Value, now: Timestamp) -> Option<Check> {
     Some(warning_check("executors", finding, remedy))
 }
 
-/// A server without a lease. If it is the one that answers, it is alive and cannot renew its lease.
+/// The checks of a server without a lease. If it is the server that answers the calls, it lives but cannot renew its lease.
 fn check_dead_node(name: &str, node: &Value, now: Timestamp) -> Vec<Check> {
     let lease_until = node["lease_until"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
     let since_text = lease_until.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();
@@ -192,7 +193,7 @@ fn check_dead_node(name: &str, node: &Value, now: Timestamp) -> Vec<Check> {
     checks
 }
 
-/// The loops of a server that no longer do their work.
+/// A failed check for each loop of a server that is failing.
 fn check_failing_loops(node: &str, loops: &Value, now: Timestamp) -> Vec<Check> {
     let loop_statuses = loops.as_array().into_iter().flatten().filter(|loop_status| loop_status["status"] == "failing");
     let to_check = |loop_status: &Value| {

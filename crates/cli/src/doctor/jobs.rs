@@ -1,4 +1,4 @@
-//! The checks of `rondel doctor` on jobs: those that no executor can run, and overdue runs.
+//! The checks of `rondel doctor` on jobs that no executor can run, and on overdue runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -80,7 +80,7 @@ fn is_scheduled(job: &Value) -> bool {
     job["enabled"] == true && !job["schedule"].is_null()
 }
 
-/// An app that has jobs but no executor for them.
+/// A warning about an app with jobs but without an online executor; `None` if the app has no jobs.
 fn check_unserved_app(app: &str, jobs: &[Value], overdue_runs: &OverdueRuns<'_>) -> Option<Check> {
     if jobs.is_empty() {
         return None;
@@ -156,7 +156,7 @@ fn check_of_obstacle(app: &str, jobs: &[&str], (obstacle, remedy): Obstacle, ove
     warning_check("jobs", finding, remedy)
 }
 
-/// Runs that are overdue although an executor could take them.
+/// Warnings about runs that are overdue although an executor could take them.
 fn check_overdue(overdue_runs: &OverdueRuns<'_>, now: Timestamp) -> Vec<Check> {
     let check = |(job, runs): (&&str, &Vec<&Value>)| {
         let oldest_due = runs.iter().filter_map(|run| run["due_at"].as_str()?.parse::<Timestamp>().ok()).min();

@@ -1,6 +1,5 @@
-//! Reads a dump of a MySQL database, as mysqldump writes it: the rows of a few tables. The dump is read as a stream.
-//! Only `INSERT`, `REPLACE` and `CREATE TABLE` for these tables are read; other statements are skipped, whatever their
-//! size.
+//! Reads the rows of a few tables from a dump of a MySQL database, as mysqldump writes it. The dump is read as a stream.
+//! Only `INSERT`, `REPLACE` and `CREATE TABLE` for these tables are read; other statements of any size are skipped.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, ErrorKind};
@@ -17,7 +16,7 @@ const COLUMN_COUNT_MAX: usize = 4_096;
 /// A row, keyed by its columns; NULL is left out.
 pub(super) use rondel_store::foreign::ForeignRow as Row;
 
-/// Reads the rows of these tables.
+/// Reads the rows of these tables. A table that the dump does not contain is missing from the result.
 pub(super) fn read(source: &mut dyn BufRead, tables: &[&str]) -> Result<BTreeMap<String, Vec<Row>>, String> {
     if source.fill_buf().is_ok_and(|first_bytes| first_bytes.starts_with(&GZIP_MAGIC)) {
         return Err(
@@ -81,7 +80,7 @@ enum ScanState {
 }
 
 impl Statements<'_> {
-    /// The next statement for one of the tables, without comments, and the line in which it begins.
+    /// The next statement for one of the tables, without comments, and the line in which it begins; `None` at the end.
     fn next(&mut self) -> Result<Option<(u64, String)>, String> {
         let mut text: Vec<u8> = Vec::new();
         let (mut state, mut line, mut is_stored) = (ScanState::Statement, self.line, true);
@@ -271,7 +270,7 @@ impl Statement {
         }
     }
 
-    /// The names of the columns: the first word or backquoted name of each line at the first level of the brackets.
+    /// Reads the names of the columns: the first word of each entry between the outer brackets that is no key or constraint.
     fn parse_create(tokens: &mut Tokens<'_>) -> Result<Self, String> {
         let mut word = tokens.read_word()?;
         if word != "table" {
@@ -307,7 +306,7 @@ impl Statement {
     }
 }
 
-/// Whether a line of CREATE TABLE that begins with this word defines no column.
+/// Whether an entry of CREATE TABLE that begins with this word is a key or a constraint, and not a column.
 fn is_key(word: &str) -> bool {
     let keys = ["primary", "unique", "key", "index", "constraint", "fulltext", "spatial", "foreign", "check"];
     keys.iter().any(|key| word.eq_ignore_ascii_case(key))
@@ -373,7 +372,7 @@ impl Tokens<'_> {
         }
     }
 
-    /// The name of the table, without that of its database.
+    /// The name of the table, without the name of its database.
     fn read_table_name(&mut self, first_part: String) -> Result<String, String> {
         let mut name = first_part;
         loop {

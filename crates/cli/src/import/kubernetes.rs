@@ -107,8 +107,7 @@ fn read_object(object: &Value, has_several_namespaces: bool, app: &str, result: 
     result.add(entry, job);
 }
 
-/// Expands a word as the kubelet does: `$(NAME)` becomes the value in `env`, unknown names stay, and `$$(` becomes
-/// `$(`.
+/// Expands a word as the kubelet does: `$(NAME)` becomes the value in `env`, unknown names stay, and `$$` becomes `$`.
 fn expand_variables(word: &Value, env: &Map<String, Value>, entry: &mut Entry) -> Value {
     let Some(text) = word.as_str() else { return word.clone() };
     let (mut remaining_text, mut expanded_text) = (text, String::new());
@@ -158,7 +157,8 @@ fn note_containers(pod: &Value, job_spec: &Value, entry: &mut Entry) {
     }
 }
 
-/// Why a schedule with a zone in it is left out: Kubernetes never documented that form, and refuses it in new objects.
+/// Why a cron job with a zone in its schedule is left out; `None` if its schedule has no zone. Kubernetes never documented
+/// that form, and refuses it in new objects.
 fn zone_in_schedule(spec: &Value) -> Option<String> {
     let schedule = spec["schedule"].as_str()?.trim();
     let zone_and_cron = schedule.strip_prefix("CRON_TZ=").or_else(|| schedule.strip_prefix("TZ="))?;
@@ -187,7 +187,7 @@ fn cron_schedule(spec: &Value) -> Value {
     if is_unchanged { text.into() } else { fields.join(" ").into() }
 }
 
-/// Whether a day field matches every day, so that the other one decides.
+/// Whether a day field matches every day, so that the other day field decides.
 fn is_any_day(field: &str) -> bool {
     field.split(',').any(|item| matches!(item, "*" | "*/1"))
 }
@@ -247,13 +247,13 @@ fn misfire_policy(spec: &Value, entry: &mut Entry) -> Value {
     }
 }
 
-/// The variables with a value or a secret in the spec; others refer to data that only the cluster has.
+/// The container's variables with a value or a secret. The others refer to data that only the cluster has, and get a note.
 fn environment(container: &Value, entry: &mut Entry) -> Map<String, Value> {
     let mut env = Map::new();
     for variable in container["env"].as_array().into_iter().flatten() {
         let Some(name) = variable["name"].as_str() else { continue };
         if let Some(value) = variable["value"].as_str() {
-            // The value may refer to the variables before this one.
+            // The value may refer to variables that precede this variable.
             let value = expand_variables(&value.into(), &env, entry);
             env.insert(name.to_owned(), value);
         } else if let Some(secret) = variable.pointer("/valueFrom/secretKeyRef") {
@@ -277,7 +277,7 @@ fn environment(container: &Value, entry: &mut Entry) -> Map<String, Value> {
     env
 }
 
-/// Indexed jobs become shards. The program finds its index in a variable whose name differs from that in Kubernetes.
+/// The number of shards: as many as the job has completions. `None` for a job with one completion.
 fn shard_count(job_spec: &Value, entry: &mut Entry) -> Option<u64> {
     let parallelism = job_spec["parallelism"].as_u64().unwrap_or(1);
     if job_spec["completions"].is_null() && parallelism > 1 {

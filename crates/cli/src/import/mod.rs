@@ -58,7 +58,7 @@ struct ReportArgs {
     report: Vec<PathBuf>,
 }
 
-/// How the jobs are called.
+/// How the jobs are named.
 #[derive(Debug, Args)]
 struct NameArgs {
     /// Begin the names of all jobs with this, such as web1-: jobs of two sources with equal names would replace each other
@@ -82,7 +82,7 @@ struct CrontabArgs {
     /// The crontab; - for stdin, as in crontab -l | rondel import crontab -
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The app that the jobs belong to: that of the agents that will run them
+    /// The app of the jobs, which is that of the agents that will run them
     #[arg(long, value_name = "APP")]
     app: String,
     /// The zone of the host that the crontab is from; not needed if the crontab sets `CRON_TZ`
@@ -91,7 +91,7 @@ struct CrontabArgs {
     /// The crontab names a user before each command, as /etc/crontab and the files in /etc/cron.d do
     #[arg(long)]
     system: bool,
-    /// The only executor that may run them, such as the agent on the host that the crontab is from
+    /// The only executor that may run the jobs, such as the agent on the host that the crontab is from
     #[arg(long, value_name = "NAME")]
     executor: Option<String>,
     #[command(flatten)]
@@ -120,7 +120,7 @@ struct KubernetesArgs {
 
 #[derive(Debug, Args)]
 struct QuartzArgs {
-    /// The database with Quartz's tables, MySQL or PostgreSQL, with or without jdbc: before it; a user who may read them is enough
+    /// The URL of the database with Quartz's tables, MySQL or PostgreSQL, with or without jdbc: at its beginning; the user needs only to read the tables
     #[arg(long, value_name = "URL", env = "RONDEL_IMPORT_DATABASE", hide_env_values = true)]
     database: String,
     /// The prefix of the tables' names
@@ -145,11 +145,11 @@ struct QuartzArgs {
 
 #[derive(Debug, Args)]
 struct XxlJobArgs {
-    /// The database of XXL-JOB; a user who may read it is enough
+    /// The database of XXL-JOB; the user needs only to read it
     #[arg(long, value_name = "URL", env = "RONDEL_IMPORT_DATABASE", hide_env_values = true)]
     #[arg(required_unless_present = "dump")]
     database: Option<String>,
-    /// A dump of it by mysqldump, in place of the database; - for stdin
+    /// A dump of XXL-JOB's database by mysqldump, in place of --database; - for stdin
     #[arg(long, value_name = "FILE")]
     dump: Option<PathBuf>,
     /// The zone that XXL-JOB's servers run in: they read cron expressions in it

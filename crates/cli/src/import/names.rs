@@ -14,7 +14,7 @@ const PREFIX_LEN_MAX: usize = 40;
 pub(super) struct Names {
     prefix: String,
     used_names: BTreeSet<String>,
-    /// The first identities of the jobs that have a name.
+    /// The first identity of each job that has a name.
     named_identities: BTreeSet<String>,
 }
 
@@ -39,10 +39,10 @@ impl Names {
         Self { prefix: prefix.to_owned(), ..Self::default() }
     }
 
-    /// A name that no other job has: the prefix, and the letters, digits and dashes of the text. `identities` are texts
-    /// that distinguish the job from others in its source. If the name is taken or cut, a hash of the first identity is
-    /// appended, so that the name does not depend on other jobs. If another job has the same first identity, the hash
-    /// of the next one is used. A number is appended only if all of these are taken.
+    /// A name that no other job has: the prefix, and the letters, digits and dashes of the text. `identities` are texts that
+    /// distinguish the job from others in its source. If the name is taken or cut, a hash of the first identity is appended,
+    /// so that the name does not depend on other jobs. If another job has the same first identity, the hash of the next
+    /// identity is used. A number is appended only if all these names are taken.
     pub(super) fn unique_name(&mut self, text: &str, identities: &[&str]) -> String {
         let free_len = self.free_len();
         let stem = format!("{}{}", self.prefix, cut_slug(&slug(text), free_len));

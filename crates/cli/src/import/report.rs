@@ -8,9 +8,9 @@ use rondel_core::words::counted;
 use super::result::{Entry, ImportResult, Subject};
 use crate::terminal::harmless_text;
 
-/// If more than this many jobs have the same note, the report prints it once.
+/// If more than this many jobs have the same note, the report prints the note once.
 const SAME_NOTE_MAX: usize = 3;
-/// Maximum number of jobs that the single line of such a note names.
+/// Maximum number of jobs that are named on the line of a note that many jobs have.
 const NAME_COUNT_MAX: usize = 3;
 
 /// The names of the jobs with each note, keyed by the kind and the text of the note.
@@ -74,7 +74,7 @@ impl ImportResult {
         text
     }
 
-    /// The notes that many jobs have. A job that is left out keeps a line of its own.
+    /// The notes that more than [`SAME_NOTE_MAX`] imported jobs have. A job that is left out keeps lines of its own.
     fn shared_notes(&self) -> Notes<'_> {
         let mut notes = Notes::new();
         let is_imported = |entry: &&Entry| entry.is_job() && !entry.is_left_out();

@@ -61,7 +61,7 @@ impl Outcome {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Field {
     pub(super) name: String,
-    /// Only its beginning, if it is long.
+    /// The value, of which only the beginning is kept if it is long.
     pub(super) value: String,
     pub(super) outcome: Outcome,
     /// The counterpart in Rondel, or why there is none.
@@ -89,7 +89,7 @@ pub(super) struct Entry {
     pub(super) from: String,
     /// The name in the other scheduler.
     pub(super) title: String,
-    /// The job's definition; `None` if the entry is left out.
+    /// The job's definition; `None` if the job is left out, and for groups and users.
     pub(super) job: Option<Value>,
     pub(super) notes: Vec<Note>,
     /// All fields of the entry, if the other scheduler stores it as a row.
@@ -106,9 +106,9 @@ pub(super) struct ImportResult {
     pub(super) entries: Vec<Entry>,
     /// Remarks that concern no single entry.
     pub(super) remarks: Vec<String>,
-    /// Shell lines before those of the entries.
+    /// Shell lines before the lines of the entries.
     pub(super) commands: Vec<String>,
-    /// Shell lines after those of the entries.
+    /// Shell lines after the lines of the entries.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) last_commands: Vec<String>,
     #[serde(skip)]
@@ -204,7 +204,7 @@ impl ImportResult {
         self.entries.push(entry);
     }
 
-    /// Adds an entry without a definition.
+    /// Adds an entry without a definition. The reason becomes its only note.
     pub(super) fn leave_out(&mut self, mut entry: Entry, reason: impl Into<String>) {
         entry.replace_notes(vec![reason.into()]);
         self.entries.push(entry);
@@ -296,7 +296,7 @@ pub(super) fn definition_errors(job: &Value) -> Vec<String> {
     }
 }
 
-/// Whether a cron expression has no instant from now on, such as one for 31 February.
+/// Whether a cron expression has no instant from now on, such as an expression for 31 February.
 fn never_fires(job: &Value) -> bool {
     let text = |field: &str| job["schedule"][field].as_str();
     let cron = text("cron").and_then(|cron| CronExpr::parse(cron).ok());

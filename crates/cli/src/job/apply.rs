@@ -141,7 +141,7 @@ fn error_line(entries: &[Entry], error: &AnswerError) -> String {
     line
 }
 
-/// Resolves `/3/schedule/cron` to a place in a file, and to the pointer below the job.
+/// Resolves `/3/schedule/cron` to a place in a file, and to the pointer below the job; `None` if the pointer names no job.
 fn locate<'a>(entries: &[Entry], pointer: &'a str) -> Option<(String, &'a str)> {
     let index_and_path = pointer.strip_prefix('/')?;
     let index_len = index_and_path.find('/').unwrap_or(index_and_path.len());
@@ -265,7 +265,7 @@ impl ApplyArgs {
         output_or_verdict(print_result, check_failures(parse_answer::<ApplyReport>(body.text())?.items.iter()))
     }
 
-    /// Shows which jobs would be removed, and asks for consent; refuses if there is no terminal.
+    /// Shows which jobs would be removed, and asks for consent. Fails if the user does not agree, or if there is no terminal.
     async fn ask_for_consent(&self, client: &Client, entries: &[Entry]) -> Result<(), Failure> {
         let app = self.files.prune_app.as_deref().unwrap_or_default();
         if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
@@ -309,7 +309,7 @@ fn report_items(items: &[(Item, String)], format: FormatArgs) -> Result<(), Fail
     }
 }
 
-/// Fails if a job failed, with the exit code for the first such job.
+/// Fails if a job failed, with the exit code for the first failed job.
 fn check_failures<'a>(items: impl Iterator<Item = &'a Item>) -> Result<(), Failure> {
     let failed_items: Vec<_> = items.filter_map(|item| Some((item, item.error.as_ref()?))).collect();
     let Some((item, error)) = failed_items.first() else { return Ok(()) };

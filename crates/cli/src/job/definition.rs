@@ -20,13 +20,13 @@ pub(crate) struct DefinitionArgs {
     /// The job's name
     #[arg(long, value_name = "NAME", required_unless_present = "file")]
     name: Option<String>,
-    /// The app whose executors run it
+    /// The app whose executors run the job
     #[arg(long, value_name = "NAME", required_unless_present = "file")]
     app: Option<String>,
     /// The handler in that app
     #[arg(long, value_name = "NAME", required_unless_present = "file")]
     handler: Option<String>,
-    /// What it is for
+    /// What the job is for
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
     /// Fires by a cron expression
@@ -51,12 +51,11 @@ pub(crate) struct DefinitionArgs {
     /// busyover, weight, `least_active`, or broadcast for all of them
     #[arg(long, value_name = "ROUTE")]
     route: Option<String>,
-    /// What happens if an earlier run has not ended: serial (the run waits; the default), discard (it is skipped), cover
-    /// (the earlier one is cancelled first) or allow
+    /// What happens if an earlier run has not ended: serial (the run waits; the default), discard (the run is skipped),
+    /// cover (the earlier run is cancelled first) or allow
     #[arg(long, value_name = "POLICY")]
     overlap: Option<String>,
-    /// What happens to a run whose executor is lost: `at_least_once` (it is sent again; the default) or `at_most_once`
-    /// (its outcome is unknown)
+    /// What happens to a run whose executor is lost: `at_least_once` (the run is sent again; the default) or `at_most_once` (the outcome is unknown)
     #[arg(long, value_name = "DELIVERY")]
     delivery: Option<String>,
     /// What an executor does with a run while no server answers it: `continue` or `stop`
@@ -65,7 +64,7 @@ pub(crate) struct DefinitionArgs {
     /// How long one attempt may take; by default without a limit
     #[arg(long, value_name = "DURATION")]
     timeout: Option<String>,
-    /// Attempts after a failed first one; by default 0
+    /// How many times a failed run is tried again; by default 0
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
     /// Report an incident if no run has succeeded by this time of day, HH:MM
@@ -83,7 +82,7 @@ pub(crate) struct DefinitionArgs {
     /// Report an incident if a run has not started this long after its planned instant
     #[arg(long, value_name = "DURATION")]
     late: Option<String>,
-    /// Leave its schedule switched off
+    /// Create the job with its schedule switched off
     #[arg(long)]
     disabled: bool,
 }

@@ -93,8 +93,8 @@ fn with_kept_file(failure: Failure, folder: tempfile::TempDir, file: &Path) -> F
     failure.with_hint(&format!("; the edited file is {}", file.display()))
 }
 
-/// A folder that only its owner may enter: a definition, and the copies that an editor makes next to it, may hold what
-/// other users of the machine must not read.
+/// A folder that only its owner may enter: a definition, and the copies that an editor makes next to it, may contain text
+/// that other users of the machine must not read.
 fn private_folder() -> std::io::Result<tempfile::TempDir> {
     tempfile::Builder::new().prefix("rondel-edit-").permissions(Permissions::from_mode(0o700)).tempdir()
 }
@@ -113,7 +113,7 @@ fn without_remarks(text: &str) -> String {
     text.split_inclusive('\n').skip_while(|line| line.starts_with("#:")).collect()
 }
 
-/// Opens the editor and waits for it. `VISUAL` and `EDITOR` may hold a command with arguments, so the shell parses it.
+/// Opens the editor and waits until it ends. `VISUAL` and `EDITOR` may hold a command with arguments, so the shell parses it.
 async fn run_editor(file: &Path) -> Result<(), Failure> {
     let nonempty_variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let editor = nonempty_variable("VISUAL").or_else(|| nonempty_variable("EDITOR")).unwrap_or_else(|| "vi".into());

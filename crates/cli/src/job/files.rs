@@ -82,7 +82,8 @@ pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Entry>, Failure> {
     Ok(entries)
 }
 
-/// The files of a folder and of its subfolders, sorted by name; hidden ones are skipped.
+/// The files with jobs in a folder and in its subfolders, sorted by name. Hidden files and folders, and folders deeper than
+/// [`DEPTH_MAX`], are skipped.
 fn collect_files(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let failure = |error: std::io::Error| Failure::refused(format!("cannot read {}: {error}", folder.display()));
     let mut entries = Vec::new();

@@ -95,7 +95,7 @@ impl ItemsArgs {
         }
     }
 
-    /// The first page as the server sent it. If the caller wants more items, those of further pages are added.
+    /// Reads the first page, unchanged. If the caller wants more items, the items of further pages are added to it.
     async fn read(&self, client: &Client) -> Result<Body, Failure> {
         let first_page = self.request_page(client, (0, None)).await?;
         let mut document = first_page.value()?;

@@ -14,8 +14,8 @@ pub(super) struct JsonText {
 }
 
 impl JsonText {
-    /// The line and column, counted from 1, of the part that a pointer below the value names. If the part does not
-    /// exist, returns those of the innermost value around it.
+    /// The line and column, counted from 1, of the part that a pointer below the value names. If the part does not exist,
+    /// returns the place of the innermost value around it.
     pub(super) fn place(&self, pointer: &str) -> (usize, usize) {
         let mut value = self.text.trim_start();
         let path = self.root.split('/').skip(1).chain(pointer.split('/').skip(1));

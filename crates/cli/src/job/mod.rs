@@ -29,7 +29,6 @@ use crate::terminal::harmless_text;
 use crate::view::View;
 use crate::{input, list, output};
 
-/// Jobs.
 #[derive(Debug, Args)]
 pub(crate) struct JobArgs {
     #[command(flatten)]
@@ -48,7 +47,7 @@ enum JobCommand {
     Plan(apply::PlanArgs),
     /// Create and change jobs as their files define them
     Apply(apply::ApplyArgs),
-    /// Print jobs as a file that apply takes
+    /// Print jobs as a file for rondel job apply
     Export(export::ExportArgs),
     /// Change a job's definition in an editor
     Edit(edit::EditArgs),
@@ -60,19 +59,19 @@ enum JobCommand {
     Versions(versions::VersionsArgs),
     /// Show what an edit of a job changed; scripts are compared line by line
     Diff(versions::DiffArgs),
-    /// Restore an earlier version; the job keeps its name, and stays on or off
+    /// Restore an earlier version; the job keeps its name, and stays enabled or disabled
     Restore(versions::RestoreArgs),
     /// Make a run of a job, due now
     Trigger(TriggerArgs),
-    /// Ask for the open runs of a job to be cancelled, or for those of one fire
+    /// Request the cancellation of a job's open runs, or of the runs of one fire
     Cancel(CancelArgs),
-    /// Switch a job's schedule off, or those of many jobs; they can still be triggered
+    /// Switch off the schedule of a job, or of many jobs; the jobs can still be triggered
     Pause(PauseArgs),
-    /// Switch a job's schedule on, or those of many jobs
+    /// Switch on the schedule of a job, or of many jobs
     Resume(ResumeArgs),
     /// Make a run, due now, of each job that passes a filter
     Run(FilterArgs),
-    /// Give each job that passes a filter a label, or take it away
+    /// Add a label to each job that passes a filter, or remove it
     Label(LabelArgs),
     /// Restore the definition that code declares
     Reset(NameArgs),
@@ -80,7 +79,7 @@ enum JobCommand {
     Delete(DeleteArgs),
     /// Show the result of each planned fire, and the fires to come
     Fires(FiresArgs),
-    /// Show the items of a pump job, the groups that have them, and what was done with their rows
+    /// Show the items of a pump job, the groups that own them, and the counts of their rows
     Items(items::ItemsArgs),
 }
 
@@ -110,7 +109,7 @@ struct OneOrManyArgs {
 )]
 struct PauseArgs {
     #[command(flatten)]
-    which: OneOrManyArgs,
+    jobs: OneOrManyArgs,
     /// What happens to its queued runs: `run` or `drop`; by default, the runs of its schedule are skipped
     #[arg(long, value_name = "WHAT", conflicts_with = "filter")]
     queued: Option<String>,
@@ -119,7 +118,7 @@ struct PauseArgs {
 #[derive(Debug, Args)]
 struct ResumeArgs {
     #[command(flatten)]
-    which: OneOrManyArgs,
+    jobs: OneOrManyArgs,
 }
 
 #[derive(Debug, Args)]
@@ -136,7 +135,7 @@ struct FilterArgs {
     after_help = "Examples:\n  rondel job label team=pay --filter 'app:orders'\n  rondel job label team- --filter 'label:team=pay' --yes"
 )]
 struct LabelArgs {
-    /// KEY=VALUE; KEY- takes the label away
+    /// KEY=VALUE; KEY- removes the label
     #[arg(value_name = "LABEL")]
     label: String,
     #[command(flatten)]
@@ -146,8 +145,8 @@ struct LabelArgs {
 #[derive(Debug, Args)]
 struct DeleteArgs {
     #[command(flatten)]
-    which: OneOrManyArgs,
-    /// Delete it even if other jobs follow from it
+    jobs: OneOrManyArgs,
+    /// Delete the job even if other jobs follow from it
     #[arg(long, conflicts_with = "filter")]
     force: bool,
     /// What happens to its queued runs: `run` or `drop`; by default, they are skipped
@@ -214,7 +213,7 @@ struct TriggerArgs {
     /// The executor that the run goes to, whatever the job's route; while it is offline, the run is queued
     #[arg(long, value_name = "NAME", add = crate::complete::executor_names())]
     executor: Option<String>,
-    /// When it is to run: an instant such as 2026-03-08T07:00:00Z, or a time from now such as +10m
+    /// When the run is due: an instant such as 2026-03-08T07:00:00Z, or a time from now such as +10m
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
     /// A key that at most one open run of the job has
@@ -277,12 +276,12 @@ impl JobArgs {
             JobCommand::Restore(args) => print_saved(&versions::restore(&client, &args).await?, format),
             JobCommand::Trigger(args) => trigger(&client, &args, format).await,
             JobCommand::Cancel(args) => cancel(&client, &args, format).await,
-            JobCommand::Pause(args) => match args.which.name_or_run_bulk(&client, ("pause", "paused"), format).await? {
+            JobCommand::Pause(args) => match args.jobs.name_or_run_bulk(&client, ("pause", "paused"), format).await? {
                 Some(name) => pause(&client, name, args.queued.as_deref(), format).await,
                 None => Ok(()),
             },
             JobCommand::Resume(args) => {
-                match args.which.name_or_run_bulk(&client, ("resume", "resumed"), format).await? {
+                match args.jobs.name_or_run_bulk(&client, ("resume", "resumed"), format).await? {
                     Some(name) => VIEW.print_row(&client.post(&["jobs", name, "resume"], "{}").await?, format),
                     None => Ok(()),
                 }
@@ -291,7 +290,7 @@ impl JobArgs {
             JobCommand::Label(args) => args.run(&client, format).await,
             JobCommand::Reset(args) => print_saved(&client.post(&["jobs", &args.name, "reset"], "{}").await?, format),
             JobCommand::Delete(args) => {
-                let Some(name) = args.which.name_or_run_bulk(&client, ("delete", "deleted"), format).await? else {
+                let Some(name) = args.jobs.name_or_run_bulk(&client, ("delete", "deleted"), format).await? else {
                     return Ok(());
                 };
                 let mut query: Vec<(&str, &str)> =

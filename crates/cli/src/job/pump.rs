@@ -5,15 +5,15 @@ use serde_json::Value;
 
 use crate::client::text_of;
 
-/// A pump in short form: `16 items in 8 groups, until 0 0 6 * * ?`.
+/// A pump in short form: `16 items in 8 groups, until 0 0 6 * * ?`. `None` for a job that is no pump.
 pub(super) fn summary_text(pump: &Value) -> Option<String> {
     let count = match &pump["items"] {
         Value::Array(items) => u64::try_from(items.len()).ok(),
         count => count.as_u64().or_else(|| count["count"].as_u64()),
     };
     let (items, groups) = (counted(count?, "item"), counted(pump["groups"].as_u64()?, "group"));
-    let end_of_pump = end_text(pump).unwrap_or_else(|| "until it is paused or cancelled".to_owned());
-    Some(format!("{items} in {groups}, {end_of_pump}"))
+    let pump_end_text = end_text(pump).unwrap_or_else(|| "until it is paused or cancelled".to_owned());
+    Some(format!("{items} in {groups}, {pump_end_text}"))
 }
 
 /// The schedule of a job, with the end of a pump's window; `always` for a pump without a schedule.
@@ -30,8 +30,8 @@ fn end_text(pump: &Value) -> Option<String> {
         Value::Null => None,
         Value::String(event) => Some(format!("until {event}")),
         end => {
-            let zone = end["time_zone"].as_str().map(|zone| format!(" {zone}")).unwrap_or_default();
-            Some(format!("until {}{zone}", text_of(&end["cron"])))
+            let zone_text = end["time_zone"].as_str().map(|zone| format!(" {zone}")).unwrap_or_default();
+            Some(format!("until {}{zone_text}", text_of(&end["cron"])))
         }
     }
 }

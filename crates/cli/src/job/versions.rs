@@ -44,7 +44,7 @@ pub(super) struct RestoreArgs {
     version: u32,
 }
 
-/// Maximum number of versions in one answer of the server: each may be long.
+/// Maximum number of versions in one answer of the server: each version may be long.
 const PAGE_LEN_MAX: usize = 50;
 
 const VIEW: View = View { name: "version", headers: &["VERSION", "SAVED", "AUTHOR"], row };
@@ -55,7 +55,7 @@ pub(super) async fn list(client: &Client, args: &VersionsArgs, format: FormatArg
     VIEW.print_list(&list::read_in_pages(client, &path, &[], (&args.bounds, PAGE_LEN_MAX)).await?, format)
 }
 
-/// Prints what changed.
+/// Prints the differences between two versions.
 pub(super) async fn diff(client: &Client, args: &DiffArgs, format: FormatArgs) -> Result<(), Failure> {
     let (from, to) = (args.from.map(|from| from.to_string()), args.to.map(|to| to.to_string()));
     let parameters = [("from", from.as_deref()), ("to", to.as_deref())];

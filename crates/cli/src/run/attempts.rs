@@ -13,7 +13,7 @@ use crate::view::View;
 const VIEW: View =
     View { name: "attempt", headers: &["ATTEMPT", "STATUS", "REASON", "EXECUTOR", "STARTED", "TOOK", "MESSAGE"], row };
 
-/// Prints the attempts below a run that has more than one; only in tables.
+/// Prints the attempts of a run that has more than one attempt. Prints nothing in other formats than tables, or with `--columns`.
 pub(super) fn print(run: &Body, format: FormatArgs) -> Result<(), Failure> {
     if format.format != Format::Table || format.columns.is_some() {
         return Ok(());

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-/// The conditions on runs beside their job and status.
+/// The conditions on runs in addition to their job and status.
 #[derive(Debug, Args)]
 pub(super) struct FilterArgs {
     /// Only runs of this app; several with commas between them, `*` for any part of a name
@@ -11,7 +11,7 @@ pub(super) struct FilterArgs {
     /// Only runs planned or made since: 8h, 7d, yesterday, 2026-11-22, 2026-11-22T10:00 (UTC)
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Only runs planned and made until then
+    /// Only runs planned or made until then, in the forms of --since
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
     /// Only runs that this executor has or had

@@ -17,7 +17,7 @@ use crate::terminal::harmless_text;
 
 /// Maximum number of lines in one answer of the server.
 const PAGE_LEN: &str = "5000";
-/// If the stream ends before the log does, it is opened again after this pause.
+/// The pause before a stream that ended before its log is opened again.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
@@ -28,7 +28,7 @@ pub(super) struct LogsArgs {
     /// The run's id
     #[arg(value_name = "RUN", required_unless_present = "job")]
     id: Option<String>,
-    /// The newest run of this job that has begun
+    /// The newest begun run of this job
     #[arg(long, value_name = "NAME", conflicts_with = "id")]
     job: Option<String>,
     /// Follow the log until the run has ended
@@ -43,7 +43,7 @@ pub(super) struct LogsArgs {
     /// Only lines with this text, ignoring case; the server searches for them; --grep is an alias
     #[arg(long, value_name = "TEXT", alias = "grep")]
     contains: Option<String>,
-    /// Only lines of these severities, with commas between them: error, warn, info, debug; for printed lines, their text decides
+    /// Only lines of these severities, with commas between them: error, warn, info, debug; the severity of printed lines follows from their text
     #[arg(long, value_name = "SEVERITIES")]
     severity: Option<String>,
     /// Begin this many lines before the end
@@ -115,8 +115,7 @@ async fn explain_missing_log(client: &Client, id: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The newest run of a job that has begun. It may be on any page of the list, because newer runs may be waiting or
-/// skipped.
+/// The id of the newest begun run of a job. It may be on any page of the list, because newer runs may be waiting or skipped.
 async fn newest_begun_run(client: &Client, job: &str) -> Result<String, Failure> {
     let limit = PAGE_LEN_MAX.to_string();
     let mut cursor: Option<String> = None;
@@ -139,7 +138,7 @@ struct Log<'a> {
     client: &'a Client,
     path: [&'a str; 3],
     query: Vec<(&'a str, &'a str)>,
-    /// Where the first page begins: the name and value of a query parameter.
+    /// Where the first page begins: the name and value of a query parameter; `None` for the first line.
     start: Option<(&'a str, String)>,
     format: Format,
 }
@@ -165,8 +164,8 @@ impl Log<'_> {
                 }
             }
             match next_cursor {
-                // A page of a search may be empty although more lines follow. The search then continues, but only if
-                // the cursor is a new one.
+                // A page of a search may be empty although more lines follow. The search then continues, but only if the
+                // cursor has changed.
                 Some(cursor) if count > 0 || (self.is_search() && requested_cursor.as_ref() != Some(&cursor)) => {
                     body = self.request_page(Some(&cursor)).await?;
                     requested_cursor = Some(cursor);
@@ -176,7 +175,7 @@ impl Log<'_> {
         }
     }
 
-    /// Whether the output is for a reader and not for a program.
+    /// Whether the output is text for a terminal, and not JSON.
     fn is_plain(&self) -> bool {
         matches!(self.format, Format::Table | Format::Wide)
     }
@@ -185,7 +184,7 @@ impl Log<'_> {
         self.query.iter().any(|(name, _)| matches!(*name, "level" | "contains" | "severity"))
     }
 
-    /// Prints the lines written so far and all further ones, until the run has ended.
+    /// Prints the lines written so far and all further lines, until the run has ended.
     async fn follow(&self) -> Result<(), Failure> {
         let mut lines = self.open(None).await?;
         loop {
@@ -209,7 +208,7 @@ impl Log<'_> {
         }
     }
 
-    /// Opens the stream, after this cursor.
+    /// Opens the stream after this cursor or, with `None`, at the start of the first page.
     async fn open(&self, after_cursor: Option<&str>) -> Result<Lines, Failure> {
         let mut query = self.query.clone();
         query.push(("follow", "true"));
@@ -237,7 +236,7 @@ impl Log<'_> {
         }
     }
 
-    /// Writes the items of several pages as one document.
+    /// With `-o json`, writes the items of all pages as one document. In other formats, the lines have already been written.
     fn write_document(&self, items: &[String], next_cursor: Option<&str>) -> Result<(), Failure> {
         if self.format != Format::Json {
             return Ok(());
@@ -247,7 +246,7 @@ impl Log<'_> {
     }
 }
 
-/// Whether another page follows this one at present.
+/// Whether more lines may follow this page: it has lines and a cursor.
 fn has_more(body: &Body) -> Result<bool, Failure> {
     let page: Page<'_> = parse_json(body.text())?;
     Ok(page.next_cursor.is_some() && !page.items.is_empty())

@@ -25,7 +25,6 @@ use cells::{duration_text, message_text};
 use logs::LogsArgs;
 pub(crate) use wait::{WaitArgs, print_or_wait};
 
-/// Runs.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
@@ -46,9 +45,9 @@ enum RunCommand {
     Wait(wait::WaitForArgs),
     /// Print the log of a run
     Logs(LogsArgs),
-    /// Ask for a run to be cancelled, or for many
+    /// Request the cancellation of a run, or of many runs
     Cancel(CancelArgs),
-    /// Run a finished run again, or many
+    /// Run a finished run again, or many runs
     Retry(RetryArgs),
     /// Remove failed runs from the list of failures that need attention (is:dead)
     Ack(AckArgs),
@@ -71,7 +70,7 @@ struct AckArgs {
     after_help = "Examples:\n  rondel run list --since 8h --app orders --status failed\n  rondel run list --filter 'duration:>5m -trigger:manual \"refused\"'\n  rondel run list --since yesterday --sort longest --limit 10"
 )]
 struct ListArgs {
-    /// Only runs of this job, or of those that match a pattern such as orders.*
+    /// Only runs of this job, or of jobs that match a pattern such as orders.*
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
     /// Only runs with this status; several with commas between them
@@ -207,7 +206,7 @@ impl RunArgs {
     }
 }
 
-/// Reports on stderr that the job whose runs were listed is deleted.
+/// Reports on stderr if the job of the first listed run has been deleted.
 fn report_deleted_job(runs: &Body) -> Result<(), Failure> {
     let Some(first_run) = runs.page()?.items.into_iter().next() else { return Ok(()) };
     let first_run: Value = serde_json::from_str(first_run.get())?;
@@ -221,8 +220,8 @@ fn report_deleted_job(runs: &Body) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The text for a value that is not printed field by field, such as how the run came to its executor. For attempts,
-/// children and shards, the text is only their number, because they are listed below the run.
+/// The text for a value that is not printed field by field, such as how the run came to its executor; `None` for other
+/// values. For attempts, children and shards, the text is only their number, because they are listed below the run.
 fn value_text(key: &str, value: &Value) -> Option<String> {
     match key {
         "trace" => Trace::deserialize(value).ok().map(|trace| trace.to_string()),
@@ -254,8 +253,8 @@ fn row(run: &Value, now: Timestamp) -> Vec<String> {
 fn status_text(run: &Value) -> String {
     let (status, reason) = (text_of(&run["status"]), text_of(&run["reason"]));
     let attempt = run["attempt"].as_i64().filter(|attempt| *attempt > 1);
-    let attempt = attempt.map(|attempt| format!(" (attempt {attempt})")).unwrap_or_default();
-    if reason.is_empty() { format!("{status}{attempt}") } else { format!("{status}: {reason}{attempt}") }
+    let attempt_text = attempt.map(|attempt| format!(" (attempt {attempt})")).unwrap_or_default();
+    if reason.is_empty() { format!("{status}{attempt_text}") } else { format!("{status}: {reason}{attempt_text}") }
 }
 
 /// The shard or the part of a run, counted from 1 as on the pages of the console: `1 of 2`, `all 2`, `group 1 of 2`, `root of 2`; empty

@@ -22,7 +22,7 @@ const POLL_MIN: Duration = Duration::from_millis(100);
 const POLL_MAX: Duration = Duration::from_secs(2);
 /// How long the last request may take after a wait has timed out.
 const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-/// If the run has not begun after this long, a missing executor is reported.
+/// How long a run may wait to begin before a missing executor is reported.
 const EXECUTOR_CHECK_AFTER: Duration = Duration::from_secs(3);
 
 /// The flags for waiting for the verdict.
@@ -58,7 +58,7 @@ pub(super) struct WaitForArgs {
 }
 
 impl WaitArgs {
-    /// Whether a flag requests to wait for the verdict.
+    /// Whether a flag requests waiting for the verdict.
     pub(crate) const fn is_given(&self) -> bool {
         self.wait || self.watch || self.wait_timeout.is_some()
     }
@@ -72,7 +72,7 @@ impl WaitForArgs {
     }
 }
 
-/// Prints a run that was just made; with `--wait`, once its verdict is known.
+/// Prints a run that was just created. If a flag of `args` requests it, waits for the verdict first.
 pub(crate) async fn print_or_wait(
     client: &Client,
     created_run: Body,
@@ -155,7 +155,7 @@ async fn report_missing_executor(client: &Client, run: &Value) {
     }
 }
 
-/// The app of a job, if no executor of it is online.
+/// The app of a job, if the app has no executor online; `None` also if a call fails.
 async fn app_without_executors(client: &Client, job: &str) -> Option<String> {
     let job = client.get(&["jobs", job], &[]).await.and_then(|body| body.value()).ok()?;
     let apps = client.get(&["apps"], &[]).await.and_then(|body| body.value()).ok()?;

@@ -42,14 +42,14 @@ impl SigningKey {
     }
 }
 
-/// Makes a pair of keys, and prints the public one and its path.
+/// Makes a pair of keys in the files `path` and `path.pub`, and prints the public key and its path.
 pub(super) fn make_key_pair(path: &Path) -> Result<(), Failure> {
     let key_pair_der = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
     let failure = |_| Failure::from_text("the host gave no random numbers");
     let key_pair_der = key_pair_der.map_err(failure)?;
     let key_pair = Ed25519KeyPair::from_pkcs8(key_pair_der.as_ref())
         .map_err(|_| Failure::from_text("the new key cannot be read"))?;
-    // Writes only the seed: older programs cannot read a file that also has the public part.
+    // The file has only the seed: older programs cannot read a file that also has the public part.
     let seed = key_pair_der.as_ref().get(SECRET_PREFIX.len()..SECRET_PREFIX.len() + 32).unwrap_or_default();
     let mut public_path = path.as_os_str().to_owned();
     public_path.push(".pub");

@@ -19,7 +19,6 @@ use crate::{list, output};
 
 use self::push::{PushArgs, SignArgs};
 
-/// Scripts.
 #[derive(Debug, Args)]
 pub(crate) struct ScriptArgs {
     #[command(flatten)]

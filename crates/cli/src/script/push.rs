@@ -37,7 +37,7 @@ pub(super) struct PushArgs {
     /// Save only if this is the newest version now
     #[arg(long, value_name = "N")]
     if_version: Option<u32>,
-    /// Sign it with the secret key in this file
+    /// Sign the script with the secret key in this file
     #[arg(long, value_name = "FILE", conflicts_with = "signature")]
     sign_key: Option<PathBuf>,
     /// A signature that rondel script sign made
@@ -65,7 +65,7 @@ struct FileArgs {
     /// The file; - for stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The language: shell, python, node, php or powershell; by default, the ending of the file's name decides
+    /// The language: shell, python, node, php or powershell; by default, the extension of the file decides
     #[arg(long, value_name = "LANGUAGE", value_parser = LANGUAGES)]
     language: Option<String>,
 }

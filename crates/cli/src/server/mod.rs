@@ -14,7 +14,7 @@ use crate::{open_files, output, runtime, telemetry};
 
 pub(crate) use node::Node;
 
-/// Settings are read from flags, then the environment, then the config file.
+/// A flag overrides the environment, which overrides the config file.
 #[derive(Debug, Args)]
 #[command(subcommand_negates_reqs = true)]
 pub(crate) struct ServerArgs {
@@ -34,7 +34,7 @@ pub(crate) struct ServerArgs {
 
 #[derive(Debug, Subcommand)]
 enum ServerCommand {
-    /// Check the settings, print the effective ones, and open nothing
+    /// Check and print the effective settings, and open nothing
     CheckConfig,
 }
 

@@ -24,7 +24,8 @@ use crate::exit::Failure;
 use crate::startup_files::StartupFiles;
 use crate::{node_name, open_files, output, secret_key, token_file};
 
-/// How long connections of clients, and then those of the database, may each take to end once the engine has stopped.
+/// How long the connections of clients may take to end once the engine has stopped, and how long those of the database may
+/// after that.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum number of connections that wait to be accepted: when a server is gone, its executors all reconnect at the
@@ -51,8 +52,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Starts the server: the port first, the database next, then the files to write. A failed start leaves nothing
-    /// behind.
+    /// Starts the server: first it opens the port, then the database, then it creates the files that are missing.
+    /// `startup_files` records the files that a failed start removes.
     pub(crate) async fn start(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result<Self, Failure> {
         let tls = config.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
         let listener = listen(config.settings.listen.0)?;
@@ -172,12 +173,13 @@ impl Node {
         format!("{}://{}", self.scheme(), SocketAddr::new(local_address, self.address.port()))
     }
 
-    /// The URL for a browser: the advertised one, else the one for this machine.
+    /// The URL for a browser: the advertised URL, else the URL for this machine.
     fn entry_url(&self) -> String {
         self.advertise.as_ref().map_or_else(|| self.url(), |url| url.trim_end_matches('/').to_owned())
     }
 
-    /// A line with a link that opens the console, once, with the rights of this server's token.
+    /// A line with a link that opens the console, once, with the rights of this server's token; if the token has ended, the
+    /// address to sign in at.
     pub(crate) async fn sign_in_line(&self) -> Result<String, Failure> {
         let (store, now) = (self.engine.store(), self.engine.now());
         let token = store.token(&self.token.hash()).await?;
@@ -212,7 +214,7 @@ impl Node {
         tracing::info!(address = %self.address, "listening");
     }
 
-    /// Waits until the server is asked to stop, or until a part of it fails.
+    /// Waits until the server is asked to stop, or until a part of the server fails.
     pub(crate) async fn wait_for_stop(&self, stop: &CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => {}
@@ -252,7 +254,7 @@ impl Node {
 fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
     let bind = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        // Lets a restarted server bind its port immediately, although connections to the previous one linger.
+        // Lets a restarted server bind its port immediately, although connections to the previous server linger.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)
@@ -301,8 +303,8 @@ async fn open_store(config: &ServerConfig, startup_files: &mut StartupFiles) -> 
     Ok(Arc::new(result?))
 }
 
-/// The files that a start creates for a new SQLite database, and removes if it fails. None for an existing database: a
-/// write-ahead log that this start created may hold data that the main file lacks, such as a migration.
+/// The files that a start creates for a new SQLite database, and removes if the start fails. None for an existing database:
+/// a write-ahead log that this start created may hold data that the main file lacks, such as a migration.
 fn missing_files(database: &Path) -> Vec<PathBuf> {
     if database.exists() {
         return Vec::new();
@@ -334,7 +336,7 @@ fn watched_host(config: &ServerConfig, tls: Option<&Tls>) -> WatchedHost {
     // A file without a folder is in the folder that the server was started in.
     let database_folder =
         database_folder.map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
-    // If the settings name the server and its token file, it makes no data folder, and writes nothing there.
+    // If the settings name the server and its token file, this server creates no data folder, and writes nothing there.
     let data_dir = Some(settings.data_dir.as_path()).filter(|folder| folder.is_dir());
     let database_folder = database_folder.filter(|folder| *folder != settings.data_dir);
     let folders = data_dir.into_iter().chain(database_folder).map(Path::to_owned).collect();

@@ -25,7 +25,8 @@ const READ_PERIOD: Duration = Duration::from_secs(30);
 /// How often the jobs are read again. They are also read when a row may belong to a new job.
 const JOBS_PERIOD: Duration = Duration::from_secs(60);
 
-/// Trigger types of scheduled runs, in the three languages of XXL-JOB: by the schedule, or for a missed fire of it.
+/// Trigger types of scheduled runs, in the three languages of XXL-JOB: fires of the schedule, and runs that make up for
+/// missed fires.
 const SCHEDULED_TYPES: [&str; 6] =
     ["Cron触发", "调度过期补偿", "Cron觸發", "調度過期補償", "Cron trigger", "Misfire compensation trigger"];
 /// Trigger types of other runs: by hand, as a child, as a retry, or by the API.
@@ -54,7 +55,7 @@ const TRIGGER_TYPE_LEN_MAX: usize = 60;
 
 #[derive(Debug, Args)]
 pub(super) struct FollowArgs {
-    /// The database of XXL-JOB; a user who may read it is enough
+    /// The database of XXL-JOB; the user needs only to read it
     #[arg(long, value_name = "URL", env = "RONDEL_SHADOW_SOURCE", hide_env_values = true)]
     source: String,
     /// The zone that XXL-JOB's servers write times in
@@ -131,7 +132,7 @@ impl FollowArgs {
         }
     }
 
-    /// Reads a page of the log and reports it.
+    /// Reads the page of the log after `last_id`, reports its fires to the server, and advances `last_id`.
     async fn read_page<Z: TimeZone + Sync>(
         &self,
         client: &Client,
@@ -235,7 +236,7 @@ fn trigger_type(row: &LogRow) -> &str {
     first_line.split_once(['：', ':']).map_or(first_line, |(_, type_text)| type_text).trim()
 }
 
-/// The trigger type of a row if it is in no known language. Such a row counts as a fire of the schedule.
+/// The trigger type of a row, if no known version of XXL-JOB writes it. Such a row counts as a fire of the schedule.
 fn unknown_trigger_type(row: &LogRow) -> Option<String> {
     let type_text = trigger_type(row);
     let is_known =

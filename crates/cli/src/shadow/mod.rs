@@ -14,7 +14,6 @@ use follow::FollowArgs;
 use report::ReportArgs;
 use switchover::{PromoteArgs, SwitchoverArgs};
 
-/// Jobs in shadow mode.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     rondel shadow follow --source mysql://reader:PASSWORD@db/xxl_job --time-zone Asia/Shanghai\n  \
@@ -32,9 +31,9 @@ pub(crate) struct ShadowArgs {
 
 #[derive(Debug, Subcommand)]
 enum ShadowCommand {
-    /// Read what XXL-JOB fires from its log, and report it to the server; it continues where it stopped
+    /// Read the fires of XXL-JOB from its log, and report them to the server; the command continues where it stopped
     Follow(FollowArgs),
-    /// Compare the fires of jobs in shadow mode with those of the other scheduler
+    /// Compare the fires of jobs in shadow mode with the fires of the other scheduler
     Report(ReportArgs),
     /// Switch jobs over to Rondel: stop them in XXL-JOB, and run them here from the first fire that XXL-JOB has not taken up
     Promote(PromoteArgs),

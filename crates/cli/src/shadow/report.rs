@@ -37,7 +37,7 @@ pub(super) struct ReportArgs {
     /// The name of the source, as given to `rondel shadow follow --name`
     #[arg(long, value_name = "NAME", default_value = "xxl-job")]
     source: String,
-    /// How long after Rondel's fire a fire of the other scheduler still counts as the same one
+    /// How long after Rondel's fire a fire of the other scheduler still counts as the same fire
     #[arg(long, value_name = "DURATION", default_value = "30s")]
     tolerance: String,
     /// Minimum delay at which a fire counts as late

@@ -25,7 +25,7 @@ const SERVICE_NAME: &str = "OTEL_SERVICE_NAME";
 #[derive(Debug)]
 pub(super) struct Export(SdkTracerProvider);
 
-/// Checks whether spans can be sent to this URL.
+/// Checks that a text is an http or https URL with a host.
 pub(crate) fn check_endpoint(url: &str) -> Result<(), String> {
     match reqwest::Url::parse(url) {
         Ok(parsed_url) if matches!(parsed_url.scheme(), "http" | "https") && parsed_url.has_host() => Ok(()),
@@ -48,7 +48,7 @@ impl Export {
     /// Exports traces to this collector. For a trace that another program began, the decision of that program holds.
     pub(super) fn to_collector(endpoint: &str, ratio: f64, service: &'static str) -> Result<Self, Failure> {
         let mut exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint);
-        // The exporter's own settings for https trust no authority, and so reach no collector.
+        // With its default settings for https, the exporter trusts no certificate authority, and so reaches no collector.
         if is_https(endpoint) {
             exporter = exporter.with_tls_config(ClientTlsConfig::new().with_enabled_roots());
         }
@@ -69,7 +69,7 @@ impl Export {
         Ok(Self(provider))
     }
 
-    /// A layer that exports the spans of the program's own code, and not those of libraries.
+    /// A layer that exports the spans of the program's own code from level `info` up, but not the spans of libraries.
     pub(super) fn layer<S>(&self) -> Box<dyn Layer<S> + Send + Sync>
     where
         S: Subscriber + Send + Sync + for<'span> LookupSpan<'span>,

@@ -1,5 +1,5 @@
-//! Writes the lines of the log as JSON documents for programs. They are flat, so that `run_id` and `request_id` are at
-//! the same place in each line, whether they belong to the line itself or to its span.
+//! Writes the lines of the log as JSON documents for programs. Each document is flat, so that `run_id` and `request_id` are
+//! at the same place in each line, whether they belong to the line itself or to its span.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,7 +24,7 @@ const TRACE_FIELD_PREFIX: &str = "otel.";
 
 type Fields = BTreeMap<&'static str, Value>;
 
-/// The fields of a span, stored with it.
+/// The fields of a span, stored in the span's extensions.
 struct SpanFields(Fields);
 
 /// Writes events as lines.
@@ -39,7 +39,7 @@ impl<W> JsonLines<W> {
         Self { writer, dispatch: std::sync::OnceLock::new() }
     }
 
-    /// The trace and the span that a line belongs to, if there are any.
+    /// The ids of the trace and the span that a line belongs to, if there are any.
     fn trace_of(&self, span: &Id) -> Option<(String, String)> {
         let dispatch = self.dispatch.get()?.upgrade()?;
         let context = tracing_opentelemetry::get_otel_context(span, &dispatch)?;

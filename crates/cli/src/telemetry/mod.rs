@@ -37,7 +37,7 @@ pub(crate) struct TelemetrySettings<'a> {
     pub(crate) format: LogFormat,
     /// The URL of the collector of traces.
     pub(crate) endpoint: Option<&'a str>,
-    /// The share of traces that is exported, among those that this program begins, from 0 to 1.
+    /// The share of exported traces among the traces that this program begins, from 0 to 1.
     pub(crate) ratio: f64,
     /// The name of the program in traces.
     pub(crate) service: &'static str,
@@ -50,16 +50,16 @@ impl<'a> TelemetrySettings<'a> {
     }
 }
 
-/// Hides PostgreSQL's notices, for example that a table already exists: at each start they look like failures. A filter
-/// that names the target overrides this one.
+/// Hides PostgreSQL's notices, for example that a table already exists: at each start they look like failures. A user's
+/// filter that names the target overrides this filter.
 const QUIET_FILTER: &str = "sqlx::postgres::notice=warn";
 
 /// The export of traces; `None` if no traces are exported. It must be ended, so that the last traces are sent.
 #[derive(Debug)]
 pub(crate) struct Telemetry(Option<Export>);
 
-/// Checks whether a text is a level or a list of filters. A word that is no level would be the name of a part of the
-/// program: without a level beside it, such a filter hides all lines of the other parts, also errors.
+/// Checks that a text is a level or a list of filters. A word that is no level names a part of the program. If no word of
+/// the list is a level, such a filter hides all lines of the other parts, even errors, so it is refused.
 pub(crate) fn check_filter(filter: &str) -> Result<(), String> {
     let message = |reason: String| format!("{filter:?} is not a log filter such as info: {reason}");
     EnvFilter::try_new(filter).map_err(|error| message(error.to_string()))?;
@@ -93,7 +93,7 @@ fn start_exporting(settings: TelemetrySettings<'_>, has_runs: bool) -> Result<Te
     let registry =
         tracing_subscriber::registry().with(log_layer(settings.filter, settings.format)?).with(run_log_layer);
     match &export {
-        // The layer itself, because an `Option` or a list of layers would not inform it of its subscriber.
+        // The layer is added by itself: within an `Option` or a list of layers, it would not be given its subscriber.
         Some(export) => registry.with(export.layer()).try_init(),
         None => registry.try_init(),
     }

@@ -17,7 +17,7 @@ pub(super) struct CrontabSource<'a> {
     pub(super) app: &'a str,
     pub(super) zone: Option<&'a str>,
     pub(super) executor: Option<&'a str>,
-    /// The crontab's name; stdin has none.
+    /// The crontab's name; `None` for stdin.
     pub(super) file: Option<&'a str>,
     /// The prefix of the jobs' names.
     pub(super) prefix: &'a str,
@@ -38,7 +38,7 @@ struct Variables {
 /// Reads a crontab.
 ///
 /// # Errors
-/// A sentence, if the zone is not known.
+/// A sentence, if neither the crontab nor `source` names a time zone.
 pub(super) fn read(text: &str, source: &CrontabSource<'_>) -> Result<ImportResult, String> {
     let mut result = ImportResult::with_prefix(source.prefix);
     let mut variables = Variables::default();
@@ -229,7 +229,7 @@ impl Variables {
     }
 }
 
-/// The name and the value of an assignment: `NAME=value`, `NAME = "value"`.
+/// The name and the value of an assignment: `NAME=value`, `NAME = "value"`. `None` for any other line.
 fn parse_assignment(line: &str) -> Option<(&str, &str)> {
     let (name, value) = line.split_once('=')?;
     let (name, value) = (name.trim(), value.trim());
@@ -239,7 +239,7 @@ fn parse_assignment(line: &str) -> Option<(&str, &str)> {
     is_name.then(|| (name, unquoted('"').or_else(|| unquoted('\'')).unwrap_or(value)))
 }
 
-/// The first `count` words, joined by single blanks, and the rest of the line.
+/// The first `count` words, joined by single blanks, and the rest of the line; `None` if there are fewer words.
 fn split_words(line: &str, count: usize) -> Option<(String, &str)> {
     let mut unread_text = line.trim_start();
     let mut words = Vec::with_capacity(count);
@@ -255,8 +255,8 @@ fn split_words(line: &str, count: usize) -> Option<(String, &str)> {
     Some((words.join(" "), unread_text))
 }
 
-/// Splits a command from its input: cron cuts at the first `%`, reads each further one as a line break, and `\%` as
-/// `%`. Input that does not end with a line break gets one.
+/// Splits a command from its input: cron cuts at the first `%`, reads each further `%` as a line break, and `\%` as `%`.
+/// Input that does not end with a line break gets one.
 fn split_input(text: &str) -> (String, Option<String>) {
     let (mut parts, mut chars) = (vec![String::new()], text.chars().peekable());
     while let Some(c) = chars.next() {

@@ -18,7 +18,7 @@ enum InlineKind {
     Code,
 }
 
-/// A program that starts another one, or runs a script.
+/// A program that starts another program, or runs a script.
 struct Launcher {
     names: &'static [&'static str],
     options_with_value: &'static [&'static str],
@@ -95,7 +95,7 @@ pub(super) fn subject(line: &str) -> String {
     commands.iter().find_map(|words| program_name(words)).or_else(first_program).unwrap_or_else(|| line.to_owned())
 }
 
-/// The program or script that words start; `None` if they only prepare a command, or run code without a name.
+/// The program or script that `words` start; `None` if they only prepare a command, or run code without a name.
 fn program_name(mut words: &[String]) -> Option<String> {
     loop {
         let (first_word, following_words) = words.split_first()?;

@@ -18,7 +18,7 @@ pub(super) struct Source<'a> {
     pub(super) trigger: Option<&'a Row>,
     /// The trigger's row of `CRON_TRIGGERS` or `SIMPLE_TRIGGERS`.
     pub(super) timing: Option<&'a Row>,
-    /// Whether the job has no other trigger.
+    /// Whether only one trigger of the job is not complete.
     pub(super) is_only_trigger: bool,
     pub(super) options: &'a ImportOptions<'a>,
 }
@@ -129,7 +129,7 @@ impl Draft<'_> {
         self.set("description", if job_description.is_empty() { trigger_description } else { job_description });
     }
 
-    /// Sets the parameters. If some cannot be read, the job is not enabled, because a run without them would do
+    /// Sets the parameters. If job data cannot be read, the job is not enabled, because a run without the data would do
     /// something else.
     fn set_params(&mut self) {
         let mut params = Map::new();

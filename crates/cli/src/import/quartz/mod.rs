@@ -88,7 +88,7 @@ fn name_list(names: &[&str]) -> String {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ImportOptions<'a> {
     pub(super) app: &'a str,
-    /// The zone of cron triggers that have none of their own.
+    /// The zone of cron triggers without a zone of their own.
     pub(super) zone: &'a str,
     /// The prefix of the jobs' names.
     pub(super) prefix: &'a str,
@@ -104,7 +104,7 @@ fn row_key(row: &Row, column_prefix: &str) -> Key {
     (value_of("sched_name"), value_of(&format!("{column_prefix}_group")), value_of(&format!("{column_prefix}_name")))
 }
 
-/// The definitions of all triggers, and of jobs without one.
+/// The definitions of all triggers, and of jobs without a trigger.
 pub(super) fn convert(tables: &Tables, options: &ImportOptions<'_>) -> ImportResult {
     let mut result = ImportResult::with_prefix(options.prefix);
     let cron_triggers: BTreeMap<Key, &Row> =

@@ -1,4 +1,4 @@
-//! The name of a definition, and the labels that state where it is from.
+//! The name of a definition, and the labels that name its origin.
 
 use serde_json::{Map, Value};
 
@@ -19,7 +19,7 @@ pub(super) struct Naming {
     job: String,
     trigger_group: String,
     pub(super) trigger: String,
-    /// The columns of its schedule as one text.
+    /// The columns of the trigger's schedule as one text.
     timing: String,
     /// Whether Quartz generated the trigger's name.
     is_random: bool,

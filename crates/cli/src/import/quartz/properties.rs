@@ -14,7 +14,7 @@ pub(super) enum JobData {
     Other,
 }
 
-/// Reads hexadecimal digits, before which PostgreSQL writes `\x`.
+/// Reads job data from hexadecimal digits, with or without the `\x` that PostgreSQL writes before them.
 pub(super) fn read(hex: &str) -> JobData {
     let digits = hex.strip_prefix("\\x").unwrap_or(hex);
     let pairs = digits.as_bytes().chunks(2);
@@ -52,7 +52,7 @@ fn parse_properties(text: &str) -> Map<String, Value> {
     result
 }
 
-/// Splits at the first `=`, `:` or blank without a backslash before it.
+/// Splits a line into key and value, at the first `=`, `:` or blank without a backslash before it.
 fn split_line(line: &str) -> (&str, &str) {
     let mut is_escaped = false;
     for (index, c) in line.char_indices() {

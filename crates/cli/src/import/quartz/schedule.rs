@@ -77,7 +77,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The last instant at which the trigger may fire: its end, or the last of a number of fires.
+    /// The last instant at which the trigger may fire: its end or, if that is earlier, the last of a limited number of
+    /// fires. `None` if it fires without end.
     fn last_fire(&self, timing: Timing<'_>) -> Option<Timestamp> {
         let end = self.instant_of("end_time");
         let Timing::Every { period_ms, repeat_count } = timing else { return end };

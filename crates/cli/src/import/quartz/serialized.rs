@@ -103,7 +103,7 @@ impl<'a> Stream<'a> {
         self.expect_bytes(&[END])
     }
 
-    /// Reads a text, or a reference to an earlier one.
+    /// Reads a text, or a reference to an earlier text.
     fn read_string(&mut self) -> Option<String> {
         match self.take_bytes(1)? {
             [STRING] => {

@@ -37,7 +37,7 @@ pub(super) fn zone_of_short_id(zone: &str) -> Option<&'static str> {
     SHORT_IDS.iter().find(|(id, _)| *id == zone).map(|(_, zone)| *zone)
 }
 
-/// Converts a zone of Java: its `GMT+08:00` is `Etc/GMT-8` elsewhere.
+/// Converts a zone of Java: `GMT+08:00` in Java is `Etc/GMT-8` elsewhere.
 pub(super) fn zone_of_java(zone: &str) -> String {
     if let Some(zone_name) = zone_of_short_id(zone) {
         return zone_name.to_owned();

@@ -53,8 +53,9 @@ pub(super) fn parse_alarm(address_list: &str) -> Option<Alarm> {
 const SMTP_OPTIONS: &str = "--set security=\"${SMTP_SECURITY:-starttls}\" ${SMTP_PORT:+--set port=\"$SMTP_PORT\"} ${SMTP_USER:+--set username=\"$SMTP_USER\" \
      --secret-file password=\"${SMTP_PASSWORD_FILE:?set it to a file with the password of $SMTP_USER}\"}";
 
-/// Adds a channel for each list of recipients, with two rules: one for failed runs and one for fires without an executor. XXL-JOB sends
-/// mail about both. If the namespace has no room for two rules per list, the rules for failed runs come first.
+/// Adds a channel for each list of recipients, with two rules: one for failed runs and one for fires without an executor.
+/// XXL-JOB sends mail about both. If the namespace has no room for two rules per list, only the rules for failed runs are
+/// added.
 pub(super) fn add_alarms(drafts: &[JobDraft<'_>], options: ImportOptions<'_>, result: &mut ImportResult) {
     result.commands.push(format!("export RONDEL_NAMESPACE={}", shell_quoted(options.namespace)));
     let recipients_by_alarm: BTreeMap<String, Vec<String>> = drafts
@@ -110,8 +111,8 @@ pub(super) fn add_alarms(drafts: &[JobDraft<'_>], options: ImportOptions<'_>, re
     }
 }
 
-/// The name of a group's app: its `app_name` in lower case, as its executors register. If that is no name in Rondel, a similar name with
-/// the group's id. `None` if the group has none.
+/// The name of a group's app: the group's `app_name` in lower case, as its executors register. If that is no valid name in
+/// Rondel, a similar name with the group's id. `None` if the group has no `app_name`.
 pub(super) fn app_name(row: &Row) -> Option<String> {
     let group_name = text(row, "app_name")?;
     let lower_name = group_name.trim().to_lowercase();
@@ -119,7 +120,7 @@ pub(super) fn app_name(row: &Row) -> Option<String> {
     Some(if is_name { lower_name } else { format!("{}-{}", slug(group_name), text(row, "id").unwrap_or_default()) })
 }
 
-/// The name of a user's account: the name in lower case, or a similar one.
+/// The name of a user's account: the user's name in lower case or, if that is no valid name in Rondel, a similar name.
 fn account_name(user_name: &str, id: &str) -> String {
     let lower_name = user_name.trim().to_lowercase();
     if name::check_account(&lower_name).is_ok() {
@@ -247,7 +248,8 @@ pub(super) fn convert_user(row: &Row, context: &ImportContext<'_>) -> Entry {
     entry
 }
 
-/// The remark on the most usual block strategy: under it, runs wait for each other without a limit in XXL-JOB, but not in Rondel.
+/// The remark on the block strategy that most jobs have: its runs wait for each other without a limit in XXL-JOB, but not in
+/// Rondel.
 const SERIAL_WAIT_REMARK: &str = "SERIAL_EXECUTION: a run that waits for an earlier one of its job longer than queue_timeout (1m, if the job does not set it) \
      is skipped: overlap; in XXL-JOB it waits without a limit. Set queue_timeout in jobs whose runs may take longer than their period";
 

@@ -64,7 +64,7 @@ pub(super) fn set_parents(drafts: &mut [JobDraft<'_>], context: &ImportContext<'
     leave_out_promoted(drafts, &parents);
 }
 
-/// Leaves out the jobs that `rondel shadow promote` has switched over, and the jobs that follow them. They are stopped
+/// Leaves out the jobs that `rondel shadow promote` has switched over, and the jobs that follow them. These jobs are stopped
 /// in XXL-JOB because they run in Rondel. Their imported definitions would stop them in Rondel too.
 fn leave_out_promoted(drafts: &mut [JobDraft<'_>], parents: &BTreeMap<usize, Vec<usize>>) {
     let mut promoted_indexes: BTreeSet<usize> =
@@ -99,7 +99,7 @@ fn is_running(row: &Row) -> bool {
     text(row, "trigger_status").map(str::trim) == Some("1")
 }
 
-/// Whether a job has a schedule in addition to its parents. Before version 2.3 every job had to have one. In such a
+/// Whether a job has a schedule in addition to its parents. Before version 2.3 every job had to have a schedule. In such a
 /// version the schedule of a stopped job does not count, because XXL-JOB does not fire the job by it.
 fn has_own_schedule(draft: &JobDraft<'_>) -> bool {
     let is_unused = !is_running(draft.row) && !draft.row.contains_key("schedule_type");
@@ -129,7 +129,7 @@ fn link_outcome(parent: &JobDraft<'_>, name: &str) -> (Outcome, String) {
 /// Sets the parents of a job, and whether it is enabled.
 fn set_job_parents(draft: &mut JobDraft<'_>, parent_names: &[&str]) {
     let (status, is_started) = (draft.row.get("trigger_status").cloned(), is_running(draft.row));
-    // XXL-JOB cannot start a job without a schedule, but still triggers it by hand.
+    // XXL-JOB cannot start a job without a schedule, but its users can still trigger the job.
     let has_schedule = draft.job.as_ref().is_ok_and(|job| job.contains_key("schedule"));
     let (outcome, counterpart) = match (is_started, parent_names.is_empty()) {
         (true, _) => (Kept, "enabled"),

@@ -252,7 +252,7 @@ fn set_rate(draft: &mut Draft<'_>, seconds: &str) {
 }
 
 /// The first instant from [`PHASE_ORIGIN_S`] on at which a job of this rate fires. It is the same whenever the job is
-/// imported.
+/// imported. `None` if the job has no next instant or no rate.
 fn phase_start(next_ms: u64, rate_seconds: u64) -> Option<Timestamp> {
     // XXL-JOB fires at whole seconds.
     let phase_seconds = (next_ms / 1_000).checked_sub(PHASE_ORIGIN_S)?.checked_rem(rate_seconds)?;
@@ -261,7 +261,7 @@ fn phase_start(next_ms: u64, rate_seconds: u64) -> Option<Timestamp> {
 
 fn set_policies(draft: &mut Draft<'_>) {
     let (route, outcome) = match draft.text("executor_route_strategy").unwrap_or_default() {
-        // XXL-JOB goes by the order of its addresses, Rondel by the names of executors: another host may come first.
+        // XXL-JOB orders executors by address, Rondel by name: another host may come first.
         "FIRST" => ("first", Changed),
         "LAST" => ("last", Changed),
         "ROUND" => ("round", Kept),

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::tables::{Tables, text};
 use crate::import::dump::Row;
 
-/// Writes them into `folder`, and returns the number of versions.
+/// Writes the versions into `folder`, and returns their number.
 pub(super) fn write(tables: &Tables, names: &HashMap<&str, String>, folder: &Path) -> std::io::Result<usize> {
     let mut rows_by_job: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
     for row in &tables.versions {

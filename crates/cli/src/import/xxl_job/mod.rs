@@ -1,5 +1,5 @@
-//! Reads XXL-JOB's own database, versions 2.x and 3.x: groups become apps and jobs become definitions. For what no
-//! definition can contain (alarm mail, fixed addresses, users) it writes shell commands for the user to run.
+//! Reads XXL-JOB's own database, versions 2.x and 3.x: groups become apps and jobs become definitions. For settings that no
+//! definition can contain (alarm mail, fixed addresses, users), the import writes shell commands for the user to run.
 
 mod commands;
 mod context;

@@ -15,7 +15,7 @@ const USER_TABLE: &str = "xxl_job_user";
 /// Columns with secrets, which the import neither needs nor reads.
 const SECRET_COLUMNS: [&str; 3] = ["password", "token", "access_token"];
 
-/// The rows, without NULL values and without the columns that this version lacks.
+/// The rows of the tables. NULL values, and columns that this version of XXL-JOB does not have, are missing.
 #[derive(Debug, Default)]
 pub(in crate::import) struct Tables {
     pub(super) groups: Vec<Row>,
@@ -71,7 +71,7 @@ impl Tables {
     }
 }
 
-/// A value that is not blank.
+/// The value of a column; `None` if it is missing or blank.
 pub(super) fn text<'a>(row: &'a Row, column: &str) -> Option<&'a str> {
     row.get(column).map(String::as_str).filter(|text| !text.trim().is_empty())
 }

@@ -28,7 +28,7 @@ const SEAM_LEAD: Duration = Duration::from_secs(7);
 const ON_TIME_LEAD_MIN: Duration = Duration::from_secs(5);
 /// Minimum time until the first fire of a job that runs on neither side.
 const FIRST_FIRE_LEAD_MIN: Duration = Duration::from_secs(2);
-/// Maximum number of tries to start a job. A try fails if the job's first fire has passed meanwhile.
+/// Maximum number of tries to start a job. A try fails if the job's first fire has passed before the start.
 const START_COUNT_MAX: usize = 5;
 /// Maximum number of requests for the first fire.
 const READ_COUNT_MAX: usize = 3;
@@ -237,7 +237,7 @@ async fn start_in_xxl_job<'a>(
     None
 }
 
-/// Finds a later fire to start with: the first one had passed when XXL-JOB released its lock.
+/// Finds a later fire to start with: the previous first fire had passed when XXL-JOB released its lock.
 async fn with_later_fire<'a>(switch: &Switchover<'_>, stopped_job: StoppedJob<'a>) -> Result<StoppedJob<'a>, Outcome> {
     let first_allowed_at = clock::now() + FIRST_FIRE_LEAD_MIN;
     let gap = [stopped_job.gap, Some(neither_side_text(stopped_job.job, stopped_job.first_fire, first_allowed_at))]
@@ -265,7 +265,7 @@ fn started_outcome(switch: &Switchover<'_>, stopped_job: &StoppedJob<'_>, commit
     Outcome::done(RunLocation::XxlJob, Some(stopped_job.seam), result).with_gap(gap.as_deref())
 }
 
-/// Puts the jobs that only follow others in shadow mode, from the last seam of their parents on.
+/// Switches jobs that only follow other jobs to shadow mode, from the last seam of their parents on.
 async fn stop_children(switch: &Switchover<'_>, mut open_jobs: Vec<&Job>, outcomes: &mut Outcomes) {
     let seams = outcomes.values().filter(|outcome| outcome.is_done).filter_map(|outcome| outcome.seam);
     // The seam must not precede the instant at which the last edit of a parent takes effect.

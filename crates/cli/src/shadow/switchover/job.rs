@@ -66,7 +66,7 @@ impl Job {
         })
     }
 
-    /// Whether a schedule fires the job at present.
+    /// Whether a schedule currently fires the job.
     pub(super) const fn is_firing(&self) -> bool {
         self.has_schedule && self.is_enabled
     }
@@ -88,8 +88,8 @@ pub(super) struct Switchover<'a> {
 }
 
 impl Switchover<'_> {
-    /// Whether a user stopped the job in XXL-JOB. Its row there then has no mark of a promotion, and no command has
-    /// demoted it at a seam.
+    /// Whether a user, and no command, stopped the job in XXL-JOB: its row there has no mark of a promotion, and the job has
+    /// not been demoted at a seam.
     pub(super) fn was_stopped_in_xxl_job(&self, job: &Job) -> bool {
         let is_stopped = |status: &JobStatus| !status.is_running && status.next_ms == 0;
         job.is_shadow && job.mode_from.is_none() && self.xxl_status.get(&job.number).is_some_and(is_stopped)

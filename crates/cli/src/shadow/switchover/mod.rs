@@ -1,9 +1,9 @@
-//! Switches jobs over at an instant, the seam: the fires before it belong to one scheduler, those at and after it to
-//! the other.
+//! Switches jobs over at an instant, the seam: fires before the seam belong to one scheduler, fires at the seam and after it
+//! to the other.
 //!
-//! The side that gives a job up does so first, durably, and then the other side takes it over. Between the two steps
-//! the job fires on neither side, never on both, and the same command finishes what it began. In every case each job
-//! has an outcome that names where it runs.
+//! The side that gives a job up does so first, durably, and then the other side takes it over. Between the two steps the job
+//! fires on neither side, never on both. The same command, run again, completes the switch. In every case each job has an
+//! outcome that names where it runs.
 
 mod demote;
 mod job;
@@ -44,7 +44,7 @@ pub(super) struct SwitchoverArgs {
     /// The database of XXL-JOB; the user may read and write `xxl_job_info` and lock the row of `xxl_job_lock`
     #[arg(long, value_name = "URL", env = "RONDEL_SHADOW_SOURCE", hide_env_values = true)]
     source: String,
-    /// Switch them; without it the command only shows what it would do
+    /// Switch the jobs; without this flag, the command only shows what it would do
     #[arg(long)]
     yes: bool,
     /// How long to wait for XXL-JOB to take up fires that are too near
@@ -56,7 +56,7 @@ pub(super) struct SwitchoverArgs {
 pub(super) struct PromoteArgs {
     #[command(flatten)]
     switch: SwitchoverArgs,
-    /// Promote jobs even if no online executor can run them, or if XXL-JOB has another handler under their number
+    /// Promote jobs even if no online executor can run them, or if XXL-JOB has a job with another handler under their number
     #[arg(long)]
     force: bool,
 }

@@ -37,7 +37,7 @@ pub(super) struct Outcome {
     /// Where the job runs: from the seam on, if there is one.
     pub(super) run_location: RunLocation,
     pub(super) result: String,
-    /// Whether the job runs where the command was to switch it.
+    /// Whether the switch of the job is complete.
     pub(super) is_done: bool,
     /// Whether fires ran, or may have run, on neither side or on both sides.
     pub(super) has_gap: bool,
@@ -46,12 +46,12 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// The outcome for a job that runs where the command was to switch it.
+    /// The outcome for a job whose switch is complete.
     pub(super) fn done(run_location: RunLocation, seam: Option<Timestamp>, result: impl Into<String>) -> Self {
         Self { seam, run_location, result: result.into(), is_done: true, has_gap: false, is_repeatable: false }
     }
 
-    /// The outcome for a job that runs where it ran before.
+    /// The outcome for a job that the command has not switched.
     pub(super) fn unchanged(run_location: RunLocation, result: impl Into<String>) -> Self {
         Self { seam: None, is_done: false, ..Self::done(run_location, None, result) }
     }

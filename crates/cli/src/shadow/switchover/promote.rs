@@ -20,7 +20,7 @@ use super::save::{Pace, Saved, save};
 use crate::clock;
 use crate::exit::Failure;
 
-/// How long to wait before checking again a job whose next fire in XXL-JOB is too near.
+/// The pause before a job whose next fire in XXL-JOB is too near is checked again.
 const RECHECK_PAUSE: Duration = Duration::from_millis(300);
 /// An edit within this time after the seam belongs to the switch at that seam.
 const SAME_SWITCH_WITHIN: Duration = Duration::from_secs(600);
@@ -117,7 +117,7 @@ async fn save_children(switch: &Switchover<'_>, refusals: &mut BTreeMap<String, 
     relatives::propagate_refusals(Direction::Promote, &switch.jobs, refusals);
 }
 
-/// Adds where the children run, once that is known for their parents.
+/// Adds the outcomes of the children. Each follows from the outcomes of the child's parents.
 fn with_children(switch: &Switchover<'_>, mut outcomes: Outcomes, refusals: &BTreeMap<String, String>) -> Outcomes {
     let mut followers: Vec<&Job> =
         switch.jobs.iter().filter(|job| job.is_follower() && !refusals.contains_key(&job.name)).collect();
@@ -226,7 +226,7 @@ async fn mark_promoted(
     }
 }
 
-/// Makes a job active in Rondel from the seam on, at which XXL-JOB has stopped it.
+/// Makes a job that XXL-JOB has stopped at the seam active in Rondel from the seam on.
 async fn take_over(switch: &Switchover<'_>, job: &Job, seam: Timestamp) -> PromoteEnd {
     match save(switch.client, job, "active", seam).await {
         Saved::HoldsFrom(from) => {

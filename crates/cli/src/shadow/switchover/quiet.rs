@@ -1,4 +1,4 @@
-//! Demotes jobs that no schedule fires at present, because they have none or are paused. Nothing is started in XXL-JOB
+//! Demotes jobs that no schedule currently fires, because they are paused or have no schedule. Nothing is started in XXL-JOB
 //! for them.
 
 use std::collections::VecDeque;

@@ -1,8 +1,8 @@
-//! Jobs that follow others: a child fires on the side on which its parents do.
+//! Jobs that follow others: a child fires on the side on which its parents fire.
 //!
-//! In XXL-JOB a parent triggers its children whatever their status is. In Rondel a run in shadow mode triggers no
-//! children, and a child in shadow mode sends nothing. Therefore one command switches parents and children together, or
-//! none of them.
+//! In XXL-JOB a parent triggers its children regardless of their status. In Rondel a run in shadow mode triggers no
+//! children, and a child in shadow mode sends nothing. Therefore one command switches parents and children together, or none
+//! of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use crate::shadow::jobs::{self, NUMBER_LABEL};
 /// How many names a sentence lists.
 const NAME_COUNT_MAX: usize = 10;
 
-/// The parents and children of these jobs, without the jobs themselves.
+/// The parents and children of these jobs, keyed by name, except the jobs themselves and deleted jobs.
 pub(super) async fn read(client: &Client, jobs: &[Job]) -> Result<BTreeMap<String, Relative>, Failure> {
     let job_names: BTreeSet<&String> = jobs.iter().map(|job| &job.name).collect();
     let relative_names = jobs.iter().flat_map(|job| job.parents.iter().chain(&job.children));
@@ -107,7 +107,7 @@ fn pause_reason(direction: Direction, job: &Job, status: JobStatus) -> Option<St
     }
 }
 
-/// Refuses a child that XXL-JOB also fires by a schedule: it would lose those fires.
+/// Refuses a child that XXL-JOB also fires by a schedule: the child would lose the fires of that schedule.
 fn schedule_reason(direction: Direction, job: &Job, status: JobStatus) -> Option<String> {
     (direction == Direction::Promote && job.is_follower() && status.is_running).then(|| {
         "XXL-JOB fires it by a schedule too, and here it only follows from others: give it that schedule, or stop it there first".to_owned()
@@ -163,7 +163,7 @@ fn relatives_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) ->
     }
 }
 
-/// Also refuses the jobs whose parent is not switched and, in a promotion, those whose child is not.
+/// Also refuses the jobs whose parent is not switched and, in a promotion, the jobs whose child is not switched.
 pub(super) fn propagate_refusals(direction: Direction, jobs: &[Job], refusals: &mut BTreeMap<String, String>) {
     loop {
         let mut new_refusals = BTreeMap::new();

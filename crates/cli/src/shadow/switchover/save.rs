@@ -18,7 +18,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(300);
 const SAVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum number of jobs switched in one step.
 const BATCH_MAX: usize = 20;
-/// If saving a batch takes longer than this, the next one is smaller.
+/// If saving a batch takes longer than this, the next batch is smaller.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
 
 /// The result of saving an edited job.
@@ -96,7 +96,7 @@ impl Pace {
         self.slowest_save = duration;
     }
 
-    /// How long saving the next batch may take: twice as long as the last one, because it may have twice as many jobs.
+    /// How long saving the next batch may take: twice as long as the last batch took, because it may have twice as many jobs.
     pub(super) fn allowance(self) -> Duration {
         SAVE_TIMEOUT.max(self.slowest_save * 2)
     }

@@ -1,4 +1,4 @@
-//! The jobs that a command switches: those that it names, and those of an app.
+//! The jobs that a command switches: the jobs that it names, and the jobs of an app.
 
 use std::collections::BTreeSet;
 
