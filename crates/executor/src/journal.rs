@@ -2,9 +2,9 @@
 //! yet.
 //!
 //! `lock` keeps a second process out. `state.json` stores the incarnation and its secret, so that the next process can
-//! prove to a server that this one is dead. `results.jsonl` gets one line per result, made durable in batches; it is
-//! emptied when all results are acknowledged. A line that a crash or a full disk left half-written is skipped; the
-//! others count.
+//! prove to a server that this one is dead. `results.jsonl` gets one line per result, made durable in batches. The file
+//! is emptied when all results are acknowledged. A line that a crash or a full disk left half-written is skipped; the
+//! other lines count.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -22,7 +22,7 @@ use crate::lifecycle::lock;
 /// A journal larger than this is rewritten if most of its lines are no longer needed.
 const REWRITE_BYTES: usize = 16 * 1024 * 1024;
 
-/// The usual length of a line, for estimating how much of the journal is needed.
+/// The usual length of a line in bytes, for estimating how much of the journal is needed.
 const LINE_BYTES: usize = 512;
 
 #[derive(Debug)]
@@ -282,7 +282,7 @@ struct Line {
     retryable: bool,
     started_at_ms: i64,
     finished_at_ms: i64,
-    /// Journals of older executors lack it.
+    /// Journals of older executors lack this field and the following ones.
     #[serde(default)]
     silent_ms: i64,
     #[serde(default)]

@@ -1,5 +1,4 @@
-//! The requests with which runs ask servers for scripts. Collects the requests to send, and passes each reply to its
-//! run.
+//! Collects the requests with which runs ask servers for scripts, and passes each reply to its run.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
