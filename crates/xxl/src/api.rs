@@ -25,7 +25,7 @@ use crate::{console_calls, wire};
 
 /// Maximum size of a body, in KiB.
 const BODY_KIB_MAX: u32 = 16 * 1024;
-/// How long a callback waits for the store before it is refused. Any call waits equally long for room in memory.
+/// How long a callback waits for the store before it is refused, and how long any call waits for room in memory.
 const STORE_TIMEOUT: Duration = Duration::from_secs(20);
 const STORE_PERIOD: Duration = Duration::from_millis(500);
 

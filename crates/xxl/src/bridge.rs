@@ -67,8 +67,8 @@ impl Shared {
         });
     }
 
-    /// Whether this node asks the executor about an attempt and reads its log. The responsible node is the sender of the attempt or, if
-    /// that is gone, the living node with the lowest id.
+    /// Whether this node asks the executor about an attempt and reads its log. The responsible node is the sender of the attempt or, if the
+    /// sender is gone, the living node with the lowest id.
     pub(crate) fn is_responsible_for(&self, run: &XxlRun) -> bool {
         let own_node = self.engine.token().node;
         let living_nodes = self.living_nodes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,8 +84,8 @@ impl Shared {
         run.node != self.engine.token().node && living_nodes.contains(&run.node)
     }
 
-    /// Waits until this server holds this lease; false if it has lost it. Executors cannot refuse the requests of a server that stood still
-    /// for longer than its lease, so a request to run an attempt is sent only after this check.
+    /// Waits until this server holds this lease; false if the server has lost the lease. Executors cannot refuse the requests of a server
+    /// that stood still for longer than its lease, so a request to run an attempt is sent only after this check.
     pub(crate) async fn wait_for_lease(&self, lease: LeaseToken) -> bool {
         while !self.engine.holds(lease) {
             if self.engine.has_lost(lease) {
@@ -170,7 +170,7 @@ impl Bridge {
         Ok(bridge)
     }
 
-    /// The paths that it serves, without the method at the end.
+    /// The paths that the bridge serves, without the method at the end.
     #[must_use]
     pub fn paths(&self) -> Vec<String> {
         self.0.shared.config.prefixes().into_iter().map(|prefix| format!("{prefix}/api")).collect()
@@ -243,7 +243,8 @@ impl Bridge {
         Ok(open_rows.iter().any(is_running))
     }
 
-    /// Opens links to executors that have registered, and ends links to executors that have not registered for too long.
+    /// Opens links to executors that have registered, updates the existing links, and ends those to executors that have not registered for
+    /// too long.
     async fn refresh_links(&self, state: &mut RefreshState) -> Result<(), StoreError> {
         self.0.shared.refresh_living_nodes().await?;
         let engine = &self.0.shared.engine;
@@ -341,7 +342,7 @@ impl Bridge {
                 }
                 match positions.get(&executor.id) {
                     Some(position) if executor.left_at.is_none() => executors[*position].left_at = None,
-                    // A user removed the executor, but it has registered itself, too.
+                    // A user has removed the executor, or its token has ended, but it has also registered itself: that registration counts.
                     Some(_) => {}
                     None => executors.push(executor),
                 }
@@ -383,7 +384,7 @@ impl Bridge {
         });
     }
 
-    /// Whether the executor accepts calls with its token; otherwise the reason. Its callbacks may be refused nevertheless.
+    /// `Ok` if the executor accepts calls with its token, else the reason why not. Its callbacks may be refused nevertheless.
     async fn call_beat(&self, executor: &XxlExecutor) -> Result<(), String> {
         let shared = &self.0.shared;
         // The networks may have changed since its registration.

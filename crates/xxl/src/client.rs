@@ -30,7 +30,7 @@ const CALL_COUNT_MAX: usize = 512;
 /// Why a call has no usable answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CallError {
-    /// The request was not sent: the executor has no part of it.
+    /// The request was not sent: the executor got no part of it.
     NotSent(String),
     /// The request was not sent: the time in which the run may begin has passed, or the lease under which it was accepted has ended.
     TooLate(String),

@@ -30,13 +30,13 @@ const END_MESSAGE_LEVEL: &str = "error";
 /// How a read of a log ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReadEnd {
-    /// The executor has no further lines.
+    /// The executor has no further lines, or no logs at all.
     Whole,
     /// The maximum number of pages was read.
     Paused,
     /// The log is too long to be read further.
     Cut,
-    /// There was no answer, for this reason.
+    /// The read failed, for this reason.
     Failed(String),
 }
 

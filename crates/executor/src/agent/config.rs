@@ -15,7 +15,7 @@ use crate::secrets::Secrets;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct AgentConfig {
-    /// Whether script texts are run. If false, jobs can only start programs of this host.
+    /// Whether scripts are run. If false, jobs can only start programs of this host and make HTTP requests.
     pub allow_scripts: bool,
     /// Public keys, one of which must have signed each script. If there are any, the agent runs only signed scripts
     /// that the server stores. It then runs no script text that comes with a job, and starts no program except those of
@@ -25,7 +25,8 @@ pub struct AgentConfig {
     pub script_cache: Option<PathBuf>,
     /// Folder of secret files, in addition to the environment's `RONDEL_SECRET_*`.
     pub secrets_dir: Option<PathBuf>,
-    /// Secrets by name, used instead of those in the environment; for an agent that has removed its secrets from there.
+    /// Secrets with values that take precedence over the environment, for an agent that has removed its secrets from
+    /// there; `None` for the environment alone.
     pub secrets: Option<Secrets>,
     /// Folder for the working directories of runs; `None` for a folder of this user in the host's temporary directory.
     pub work_dir: Option<PathBuf>,

@@ -229,8 +229,8 @@ impl Confinement {
         variables
     }
 
-    /// The program to start for the name `program`: the name itself if every program may be started, else its absolute
-    /// path by the agent's own `PATH`.
+    /// The program to start for the name `program`: the name itself if every program may be started, else its absolute path, found in `cwd` if the
+    /// name contains a slash, and in the agent's own `PATH` otherwise.
     fn find(&self, program: &str, cwd: &Path) -> Result<PathBuf, JobError> {
         if self.allowed_programs.is_none() && !self.is_signed_only {
             return Ok(PathBuf::from(program));

@@ -40,7 +40,7 @@ pub(super) struct AgentFolder {
     watcher: Mutex<Option<Child>>,
 }
 
-/// The default base: a folder of this user in the host's temporary directory.
+/// The default base folder: a folder of this user in the host's temporary directory.
 pub(super) fn default_base_folder() -> PathBuf {
     std::env::temp_dir().join(format!("rondel-agent-{}", own_uid()))
 }

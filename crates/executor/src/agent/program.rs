@@ -189,8 +189,8 @@ fn parents_env(run: &RunContext) -> Option<(&'static str, String)> {
     Some(("RONDEL_PARENTS", serde_json::Value::Object(parents).to_string()))
 }
 
-/// When a wait of this length ends: at the run's deadline at the latest, because a program that has ended on its own
-/// must not miss its deadline by this wait.
+/// When a wait of this length ends: at the run's deadline at the latest, unless the run was stopped. A program that has
+/// ended on its own must not miss its deadline because of the wait.
 fn wait_end(duration: Duration, run: &RunContext) -> Instant {
     let end = Instant::now() + duration;
     let deadline = run.deadline().filter(|_| run.stop_cause().is_none());
@@ -279,8 +279,8 @@ fn indented_error(line: &str) -> Option<&str> {
     text_after_bar.or_else(|| line.find("curl: (").map(|start| &line[start..]))
 }
 
-/// Whether a line of standard error belongs to the error before it: it is indented, or it is one of the lines that
-/// Node.js and PHP print after an error, which are the same for every error.
+/// Whether a line of standard error belongs to the error before it: it is indented, or it is one of the further lines
+/// that Node.js and PHP print after every error.
 fn continues_error(line: &str) -> bool {
     let starts_with_digit = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
     line.starts_with(char::is_whitespace)

@@ -98,7 +98,7 @@ pub(super) fn find_interpreters(path: &std::ffi::OsStr, excluded_languages: &[St
 }
 
 impl Interpreter {
-    /// The program to start for the params. The text of their script is written into `folder`.
+    /// The program to start for the params. The text of the script is written into `folder`.
     pub(super) fn program(
         self,
         (params, script): (ScriptParams, &str),

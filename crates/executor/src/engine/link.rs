@@ -119,7 +119,7 @@ impl TableLink for Link {
     }
 }
 
-/// The encoded size of the item.
+/// The number of bytes that the item takes in its message.
 fn encoded_size(item: &LinkItem) -> usize {
     ITEM_OVERHEAD
         + match item {

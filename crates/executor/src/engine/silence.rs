@@ -1,5 +1,5 @@
-//! Measures how long no server has answered: the silence. If it exceeds a limit, runs that must not run twice stop,
-//! because a successor may run elsewhere.
+//! Measures the silence: how long no server has answered. If the silence exceeds a limit, runs that must not run twice
+//! stop, because a successor may run elsewhere.
 //!
 //! Times are uptimes that include the host's sleep: a laptop that wakes up has heard no server all night.
 
@@ -17,7 +17,8 @@ pub(crate) struct SilencePeriod {
     pub(crate) duration: Duration,
 }
 
-/// The length of silence after which a run stops; `None` if the run continues. `limit` is the default length.
+/// The length of silence after which a run stops; `None` if the run continues. `limit` is the executor's limit, which
+/// the job can raise.
 pub(crate) fn silence_limit(trigger: &v1::Trigger, limit: Duration) -> Option<Duration> {
     if trigger.pump.is_some() {
         // After so long a silence, the items of the group may belong to another group.

@@ -1,4 +1,4 @@
-//! The log of one attempt: pending lines, and the chunks made of them until a server has acknowledged them.
+//! The log of one attempt: its pending lines, and the chunks that no server has acknowledged.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -42,7 +42,8 @@ pub(crate) struct RunLog {
     shipping: Option<Arc<LogShipping>>,
     limit: LogLimit,
     state: Mutex<State>,
-    /// Notified when lines were sent or acknowledged, because there may be room for more.
+    /// Notified when lines were sent or acknowledged, or the log was closed, because a waiting writer may then
+    /// continue.
     room_freed: Notify,
 }
 
@@ -202,7 +203,7 @@ impl RunLog {
 }
 
 impl TableLog for RunLog {
-    /// The id of the stream that has, or will get, its chunks.
+    /// The id of the stream that has, or will get, the log's chunks.
     fn link_id(&self) -> u64 {
         lock(&self.state).link_id
     }

@@ -120,8 +120,8 @@ impl<P: Pump> Driver<P> {
         lock(&self.shared.group)
     }
 
-    /// Takes every step that is due. Returns the instant of the next step, `Some(None)` if it is not known, or `None`
-    /// if the group has ended.
+    /// Takes every step that is due. Returns the instant of the next step: `Some(None)` if the instant is not known,
+    /// and `None` if the group has ended.
     fn take_due_steps(&mut self) -> Option<Option<std::time::Instant>> {
         loop {
             // A stop is checked before each step, because another executor may own the items by now.

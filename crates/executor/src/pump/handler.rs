@@ -18,7 +18,8 @@ use crate::run::RunContext;
 /// A pump job keeps groups running. Each group holds some of the job's items, selects their rows, and executes these
 /// with several workers. The functions are called in the run of the group: its log,
 /// [`shard::index`](crate::shard::index) and [`run::current`](crate::run::current) work inside them. A panic is caught:
-/// in `select` it counts as a failed select, which is retried after a wait; in `execute` its rows have failed.
+/// in `select`, it counts as a failed select, which is retried after a wait; in `execute`, the rows of the call count
+/// as failed.
 ///
 /// ```
 /// use std::sync::Mutex;
@@ -78,7 +79,7 @@ pub trait Pump: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Self::Row>, Self::Error>> + Send;
 
     /// Executes rows of one item: one row or, if the job has a `batch`, up to that many. An error means that none of
-    /// them is done. Like any handler it may be called twice for one row, after an executor was lost.
+    /// the rows is done. Like any handler, this may be called again for a row, for instance after an executor was lost.
     fn execute(&self, cx: &PumpContext, rows: Vec<Self::Row>) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
     /// The name of the item that the row belongs to.
@@ -88,7 +89,7 @@ pub trait Pump: Send + Sync + 'static {
     fn key(row: &Self::Row) -> String;
 }
 
-/// A pump with a name: `#[rondel::pump("…")]` on an `impl Pump` implements it.
+/// A pump with a name: `#[rondel::pump("…")]` on an `impl Pump` implements this trait.
 pub trait NamedPump: Pump + Default {
     /// The handler's name.
     const NAME: &'static str;

@@ -1,4 +1,4 @@
-//! One session per server, dialled again for as long as the executor lives.
+//! One session per server. A server without a session is dialled again for as long as the executor lives.
 
 mod servers;
 mod stream;
@@ -105,8 +105,9 @@ impl Dialler {
         while self.engine.has_node(node_id) && self.pause().await {}
     }
 
-    /// Waits while all servers that are connected now stay connected, up to [`ALREADY_CONNECTED_PERIOD`]. Returns whether one was lost:
-    /// this may be the only URL that leads to it, and it may not have given up the broken stream yet.
+    /// Waits while all servers that are connected now stay connected, up to [`ALREADY_CONNECTED_PERIOD`]. Returns
+    /// whether a server was lost: this URL may be the only one that leads to that server, which may not have given up
+    /// the broken stream yet.
     async fn wait_before_redial(&self) -> bool {
         let redial_at = Instant::now() + with_jitter(ALREADY_CONNECTED_PERIOD, rand::random());
         let nodes = self.engine.connected_nodes();
@@ -149,7 +150,8 @@ impl Dialler {
 struct ConnectedNodes(Vec<i64>);
 
 impl ConnectedNodes {
-    /// Replaces the list. Returns whether a node of the previous list is missing: it may have been lost just before its URL was dialled again.
+    /// Replaces the list. Returns whether a node of the previous list is missing: that node may have been lost just
+    /// before this URL was dialled again.
     fn update(&mut self, connected_nodes: Vec<i64>) -> bool {
         let previous_nodes = std::mem::replace(&mut self.0, connected_nodes);
         previous_nodes.iter().any(|node_id| !self.0.contains(node_id))

@@ -27,7 +27,8 @@ pub struct Outbox<G, L> {
     unacked_results: BTreeMap<RunKey, UnackedResult<G>>,
     /// When each sent result is due to be sent again.
     resend_queue: BTreeSet<(Instant, RunKey)>,
-    /// Logs with unacknowledged chunks whose results are acknowledged, each with the instant of that acknowledgement.
+    /// The logs of acknowledged results that still have unacknowledged chunks, each with the instant at which the
+    /// result was acknowledged.
     unacked_logs: BTreeMap<RunKey, (Instant, Arc<G>)>,
     unacked_journaled_count: usize,
     recent_results: RecentResults,

@@ -1,4 +1,4 @@
-//! The calls of a link: each runs in a separate task and returns its result as an event. The number per executor is
+//! The calls of a link: each runs in a separate task and returns its result as an event. The number of concurrent calls per executor is
 //! limited.
 
 use std::sync::Arc;

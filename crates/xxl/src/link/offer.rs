@@ -16,8 +16,8 @@ use crate::table::Kill;
 use crate::wire::CODE_FAILED;
 
 impl Link {
-    /// Decides which triggers are accepted, has the store assign a number to each, and sends their requests. If the store refuses, no
-    /// request is sent.
+    /// Decides which triggers are accepted, has the store assign a number to each, and sends their requests. If the lease no longer holds,
+    /// the store assigns no numbers, and these triggers are refused, too.
     pub(super) async fn offer(&mut self, session: &Session, triggers: v1::Triggers) -> bool {
         let (origin, received_at) = ((triggers.node_id, triggers.node_epoch), Instant::now());
         let (mut replies, mut accepted_triggers) = (Vec::new(), Vec::new());

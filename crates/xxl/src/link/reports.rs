@@ -19,10 +19,10 @@ use crate::table::Kill;
 use crate::wire::{Answer, CODE_FAILED};
 
 impl Link {
-    /// Handles ends of attempts that the store has. Ends of attempts that another server sent are left to that server, which reads
-    /// the store: the next run of the job waits there, and it may be asking the executor to stop the attempt. In that case the answer
-    /// to its request takes precedence over the callback. If it does not report an end, this server does so after a later read of the
-    /// store.
+    /// Handles ends of attempts that the store has. Ends of attempts that another living server sent are left to that server, which reads
+    /// the store: the next run of the job waits there, and that server may be asking the executor to stop the attempt. In that case, the
+    /// answer to its request takes precedence over the callback. If that server does not report an end, this server does so after a later
+    /// read of the store.
     pub(super) async fn on_reported(&mut self, session: &Session, rows: Vec<XxlRun>) -> bool {
         let mut ended_ids = Vec::new();
         for row in rows {
@@ -97,8 +97,9 @@ impl Link {
         }
     }
 
-    /// Refuses a run whose request could not be sent, so that the engine sends it elsewhere. If the lease under which it was accepted has
-    /// ended, another server may have the run by now, and treat the attempt as one that the executor has: then the attempt ends as lost.
+    /// Refuses a run whose request could not be sent, so that the engine sends the run elsewhere. If the lease under which the run was
+    /// accepted has ended, another server may have the run by now, and may assume that the executor has the attempt: then the attempt ends
+    /// as lost.
     async fn refuse_unsent(&mut self, session: &Session, (log_id, lease): (i64, LeaseToken)) -> bool {
         if !self.shared.engine.holds(lease) {
             return self

@@ -15,8 +15,8 @@ use crate::ends::{self, CODE_LOST, CODE_UNKNOWN};
 use crate::table::AttemptEntry;
 use crate::wire::Answer;
 
-/// A stopped attempt may end with a callback. The executor answers the request to stop it within this time after the
-/// callback.
+/// A stopped attempt may end with a callback before the executor answers the request to stop it. The answer is expected within this time
+/// after the callback.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 
 impl Link {
@@ -174,7 +174,7 @@ impl Link {
         }
         true
     }
-    /// Records whether the executor has a run of the job: if it has none and sends no callback, it has lost the run.
+    /// Records whether the executor has a run of the job. An executor that has none, and sends no callback, has lost the run.
     pub(super) fn on_idle(&mut self, number: i32, asked_at: Instant, answer: Result<Answer, CallError>) -> bool {
         let answer = match answer {
             Ok(answer) => answer,

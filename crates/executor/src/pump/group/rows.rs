@@ -65,8 +65,8 @@ pub(super) struct RowTracker<R> {
     keys_in_work: BTreeSet<(String, String)>,
     /// Until when each row that failed for good is ignored if a select returns it.
     resting_until: BTreeMap<(String, String), Instant>,
-    /// How many times each row failed for good. A row is removed when it is executed after all, or when a select of its
-    /// item returns fewer rows than its limit and this row is not among them.
+    /// How many times each row failed for good. A row is removed when it is executed successfully after all, or when a
+    /// select of its item returns fewer rows than the select's limit and this row is not among them.
     failed_counts: BTreeMap<(String, String), u32>,
 }
 
