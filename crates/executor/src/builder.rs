@@ -123,7 +123,8 @@ impl Builder {
         self
     }
 
-    /// A file that holds the token. It is read at each dial, so that a changed token takes effect.
+    /// A file that holds the token. It is read at each dial, so that a changed token takes effect. On Unix, it must not
+    /// be open to other users.
     pub fn token_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.token = TokenSource::File(path.into());
         self
@@ -150,15 +151,15 @@ impl Builder {
         self
     }
 
-    /// A name that stays the same across restarts: routing orders and hashes executors by it. By default, the name is
-    /// the host's name and four random letters, and stays the same only with a [data directory](Self::data_dir), which
-    /// stores it.
+    /// A name that stays the same across restarts: routing orders and hashes executors by their names. By default, the
+    /// name is the host's name and four random letters, and stays the same only with a [data
+    /// directory](Self::data_dir), which stores it.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Adds a label that jobs can select executors by.
+    /// Adds a label by which jobs can select executors.
     pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.labels.insert(key.into(), value.into());
         self
@@ -224,7 +225,7 @@ impl Builder {
         self
     }
 
-    /// Replaces each `{{secret.NAME}}` in the parameters of runs by the secret of that name.
+    /// Replaces each `{{secret.NAME}}` in the parameters of runs with the secret of that name.
     pub fn secrets(mut self, secrets: Secrets) -> Self {
         self.secrets = Some(secrets);
         self

@@ -24,7 +24,7 @@ pub enum ExecutorError {
     /// Two handlers have the same name.
     #[error("handler {0:?} is registered twice")]
     DuplicateHandler(String),
-    /// A job declared in the code is not a valid definition.
+    /// The definition of a job declared in the code is not valid.
     #[error("the declared job {job:?}: {pointer}{}{message}", if pointer.is_empty() { "" } else { ": " })]
     Declaration {
         /// The job's name.
@@ -48,7 +48,7 @@ pub enum ExecutorError {
     /// The builder got no server to dial.
     #[error("no server is named: call .server(url)")]
     NoServer,
-    /// The URL that was given for a server is not valid; or, with a source, the files for TLS cannot be used.
+    /// The URL that was given for a server is not valid or, if there is a `source`, the files for TLS cannot be used.
     #[error("{}", describe_url(url, source.is_some()))]
     ServerUrl {
         /// The text that was given as the URL.

@@ -83,8 +83,8 @@ impl Masks {
 
     pub(crate) fn apply<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let Some(finder) = &self.finder else {
-            // There is nothing to hide, or the finder could not be built. In that case, the whole text is hidden: a log
-            // without its text is better than one with secrets.
+            // There is nothing to hide, or the finder could not be built. In the second case, the whole text is hidden:
+            // a log without its text is better than one with secrets.
             return Cow::Borrowed(if self.form_count == 0 { text } else { MASK });
         };
         if !finder.is_match(text) {

@@ -23,7 +23,7 @@ pub(crate) struct ScriptRequests {
     pending_requests: Mutex<HashMap<RunKey, PendingRequest>>,
     unsent_requests: Mutex<Vec<ScriptRequest>>,
     wake: Notify,
-    /// Rises with each request, so that the next one goes to the next server.
+    /// Rises with each request, so that the next request goes to the next server.
     next_turn: AtomicUsize,
 }
 

@@ -58,7 +58,7 @@ impl std::fmt::Debug for ApiCall {
     }
 }
 
-/// The answer, as JSON.
+/// The answer to a call. Its body is JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiAnswer {
     /// The HTTP status: 503 if the database is unavailable, 410 for a call that is not served, otherwise 200.

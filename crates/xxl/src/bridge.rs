@@ -41,7 +41,7 @@ const ATTEMPT_COUNT_MAX: u32 = 1_000;
 /// Why an executor registered by hand gets no runs although it answers.
 const TOKEN_ENDED_REASON: &str = "the token that it was added with has expired or was revoked; configure the executor with a new one, and add the address \
      again with that token";
-/// Maximum total size of the bodies being read, in KiB; of those for one app, half of it.
+/// Maximum total size of the bodies being read, in KiB. The bodies for one app get at most half of it.
 const BODIES_KIB_MAX: usize = 64 * 1024;
 
 /// State shared by the links and the bridge.
@@ -77,8 +77,8 @@ impl Shared {
                 && living_nodes.first().is_none_or(|first_node| own_node <= *first_node)
     }
 
-    /// Whether another server sent the attempt and lives. That server reports the end of the attempt, because later runs of the job
-    /// may be waiting there for that end.
+    /// Whether another server sent the attempt, and that server lives. That server reports the end of the attempt, because later runs of
+    /// the job may be waiting there for that end.
     pub(crate) fn is_of_another_server(&self, run: &XxlRun) -> bool {
         let living_nodes = self.living_nodes.lock().unwrap_or_else(PoisonError::into_inner);
         run.node != self.engine.token().node && living_nodes.contains(&run.node)

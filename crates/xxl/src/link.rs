@@ -39,7 +39,7 @@ const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
 const TICK_PERIOD: Duration = Duration::from_secs(1);
 /// How long a link waits before it opens its session again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How often the store is read for attempts that other servers sent to the executor, and for ends that they received.
+/// How often the store is read for attempts that other servers sent to the executor, and for ends that those servers received.
 const RECONCILE_PERIOD: Duration = Duration::from_secs(5);
 /// Replaces [`RECONCILE_PERIOD`] while the executor calls back another server, because the next run of a job waits for the end of the job's
 /// last run. Shorter than [`TICK_PERIOD`], so that each tick reads.
@@ -103,7 +103,7 @@ pub(crate) enum Event {
     Beat(bool),
 }
 
-/// Lines of a log that were read.
+/// Lines of a log that were read, or only the end of the read.
 #[derive(Debug)]
 pub(crate) struct PulledPage {
     pub(crate) log_id: i64,
@@ -155,7 +155,7 @@ pub(crate) struct Link {
     reconciled_at: Instant,
     /// Whether the executor reports the ends of this server's attempts to another server, or has not reported any yet.
     is_called_elsewhere: bool,
-    /// Whether ends were left to the servers that sent the attempts since the store was last read.
+    /// Whether, since the last read of the store, ends were left to the servers that sent the attempts.
     has_left_ends: bool,
     /// The attempts whose stop is left to another server, and since when.
     waiting_cancels: HashMap<i64, Instant>,

@@ -87,7 +87,7 @@ impl RefreshState {
     }
 
     /// Adds the executors that are expected back, for a while and without giving them runs. Before the first refresh, there may have been
-    /// no server to receive their registrations, so each executor gets the time for a new one.
+    /// no server to receive their registrations, so each executor gets the time for a new registration.
     pub(crate) fn with_expected_executors(&self, executors: Vec<XxlExecutor>, now: Instant) -> Vec<XxlExecutor> {
         let is_expecting = self.first_refresh_at.is_some_and(|at| now.duration_since(at) < REGISTERED_FOR);
         if is_expecting { with_leaving(executors, &self.expected_executors) } else { executors }

@@ -98,8 +98,8 @@ impl AttemptEntry {
         self.is_open() && !self.is_sending && self.answerable_since <= asked_at
     }
 
-    /// Whether the log is whole after a read with this end. `had_ended` is whether the attempt had ended before the read began, so that
-    /// no line was added later.
+    /// Whether the log is whole after a read with this end. `had_ended` states whether the attempt had ended before the read began: only
+    /// then was no line added later.
     pub(crate) fn is_whole_after(&self, end: &ReadEnd, had_ended: bool) -> bool {
         !self.is_open() && (*end == ReadEnd::Cut || *end == ReadEnd::Whole && had_ended)
     }

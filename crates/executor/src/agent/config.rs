@@ -32,9 +32,10 @@ pub struct AgentConfig {
     pub work_dir: Option<PathBuf>,
     /// Languages that are not offered although the host has their interpreter.
     pub without_languages: Vec<String>,
-    /// The command line of a watcher: a program that the agent starts beside itself, with one more argument, the folder
-    /// that the program must pass to [`clean_up_after`](super::clean_up_after). If the agent is killed, the watcher
-    /// ends the processes of the agent's runs immediately; without a watcher, the next agent ends them when it starts.
+    /// The command line of a watcher, a program that the agent starts beside itself; `None` for no watcher. The agent
+    /// appends one argument: the folder that the program must pass to [`clean_up_after`](super::clean_up_after). If the
+    /// agent is killed, the watcher ends the processes of the agent's runs immediately; without a watcher, the next
+    /// agent ends them when it starts.
     pub watcher: Option<Vec<PathBuf>>,
     /// Variables of the agent's environment that its runs get in addition to the usual ones (`PATH`, `HOME`, `LANG` and
     /// the like).
@@ -42,7 +43,7 @@ pub struct AgentConfig {
     /// The only programs that may be started, interpreters included, by their absolute paths; `None` for any.
     pub allow_programs: Option<Vec<PathBuf>>,
     /// The user under which runs are started; `None` for the agent's own user. The agent must be root to use another
-    /// one.
+    /// user.
     pub run_as: Option<RunAs>,
     /// Non-public addresses that the handler `http` may call. By default, it can reach neither this host nor the
     /// host's networks.

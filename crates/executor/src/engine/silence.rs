@@ -42,8 +42,8 @@ const SILENCE_LIMIT_DEFAULT: Duration = Duration::from_secs(15);
 pub(crate) struct Silence {
     /// The limit that the program sets. It takes precedence over the limit of the servers.
     configured_limit: Option<Duration>,
-    /// The limit in force, set by the last welcome; 0 before the first. An executor that was never welcomed holds no
-    /// runs.
+    /// The limit in force, set by the last welcome; 0 before the first welcome. An executor that was never welcomed
+    /// holds no runs.
     limit_ms: AtomicU64,
     /// The uptime at which the executor last heard a server.
     heard_ms: AtomicU64,

@@ -53,7 +53,7 @@ impl JournalLoop {
         }
     }
 
-    /// Empties the journal if none of its lines is needed, and rewrites it if few are.
+    /// Empties the journal if none of its lines is needed, and rewrites it if few of them are.
     async fn shrink(&mut self) {
         let needed_count = self.engine.table().outbox.unacked_journaled_count();
         if !self.journal.needs_shrinking(needed_count) {

@@ -66,7 +66,8 @@ use crate::run::RunContext;
 pub trait Pump: Send + Sync + 'static {
     /// A row. It is cloned for each try.
     type Row: Send + Clone + 'static;
-    /// The error that [`select`](Self::select) and [`execute`](Self::execute) return, as handlers do.
+    /// The error that [`select`](Self::select) and [`execute`](Self::execute) return, of any type that a handler may
+    /// return.
     type Error: Into<JobError>;
 
     /// Returns at most `limit` rows of these items, to be executed. Rows beyond the limit and rows of other items are
@@ -78,8 +79,8 @@ pub trait Pump: Send + Sync + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<Self::Row>, Self::Error>> + Send;
 
-    /// Executes rows of one item: one row or, if the job has a `batch`, up to that many. An error means that none of
-    /// the rows is done. Like any handler, this may be called again for a row, for instance after an executor was lost.
+    /// Executes rows of one item: up to the job's `batch`, which is one row by default. An error means that none of the
+    /// rows is done. Like any handler, this may be called again for a row, for instance after an executor was lost.
     fn execute(&self, cx: &PumpContext, rows: Vec<Self::Row>) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
     /// The name of the item that the row belongs to.

@@ -29,7 +29,7 @@ pub struct OrderMailbox {
 pub(crate) enum TestLimit {
     /// Once the last select returned no row of any item, and no row is in work.
     Dry,
-    /// After this many executions of rows, done or failed.
+    /// Once this many rows were executed, done or failed. Each try of a row counts.
     Rows(u64),
 }
 

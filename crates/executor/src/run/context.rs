@@ -125,7 +125,7 @@ impl RunContext {
         &self.inner.trigger.handler
     }
 
-    /// The planned instant.
+    /// The run's planned instant.
     #[must_use]
     pub fn fire_at(&self) -> Timestamp {
         Timestamp::from_millis(self.inner.trigger.fire_at_ms)
@@ -162,7 +162,7 @@ impl RunContext {
         if params.is_empty() { "null" } else { params }
     }
 
-    /// A number that rises with each start of the job's runs, as a fencing token for your own store.
+    /// The fencing token of this start of the run, for your own store.
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         FencingToken { term: self.inner.trigger.fence_term, n: self.inner.trigger.fence_n }

@@ -20,7 +20,7 @@ const STABLE_SESSION_MIN: Duration = Duration::from_secs(5);
 /// How often an unchanged problem with a server is reported again.
 const REMIND_PERIOD: Duration = Duration::from_secs(300);
 
-/// How often a server's second URL is checked again while the server is connected by another one.
+/// How often the task of an unused URL checks whether the servers are still connected by their other URLs.
 const ALIAS_PERIOD: Duration = Duration::from_secs(2);
 
 /// If the server behind a URL answers this many times in a row that this executor is connected already, the URL counts as
@@ -28,7 +28,7 @@ const ALIAS_PERIOD: Duration = Duration::from_secs(2);
 const ALREADY_CONNECTED_COUNT_MAX: u32 = 8;
 
 /// The longest wait before a URL that counts as another URL of a connected server is dialled again: behind a load
-/// balancer it may lead to another server by then.
+/// balancer, the URL may lead to another server by then.
 const ALREADY_CONNECTED_PERIOD: Duration = Duration::from_secs(30);
 
 /// Dials every configured server.
@@ -116,7 +116,7 @@ impl Dialler {
         !are_connected()
     }
 
-    /// Waits a moment. Returns false if the executor shuts down.
+    /// Waits for [`ALIAS_PERIOD`]. Returns false if the executor shuts down.
     async fn pause(&self) -> bool {
         tokio::select! {
             () = self.engine.setup.lifecycle.soft.cancelled() => false,
@@ -165,7 +165,7 @@ struct ProblemLog {
 }
 
 impl ProblemLog {
-    /// Records the problem. Returns its reason if it must be reported now.
+    /// Records the problem. Returns the reason if the problem must be reported now.
     fn report_if_due(&mut self, reason: String, now: Instant) -> Option<String> {
         let is_known = |(last_reason, at): &(String, Instant)| *last_reason == reason && now < *at + REMIND_PERIOD;
         if self.last_report.as_ref().is_some_and(is_known) {

@@ -195,7 +195,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         self.runs.take_stuck(now, grace)
     }
 
-    /// Sends the result of a run that was removed. With a journal, the result is first queued for it.
+    /// Sends the result of a run that was removed. With a journal, the result is first queued for the journal.
     pub fn conclude(&mut self, run: &R, result: v1::Result, now: Instant) {
         let log = run.log();
         log.close();
@@ -360,7 +360,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         self.runs.clear_begin_until(fence.node_id, fence.node_epoch);
     }
 
-    /// Sends the inventory to the server that fenced a node, and every unacknowledged result: several servers may have
+    /// Sends the inventory and every unacknowledged result to the server that fenced a node: several servers may have
     /// owned a run while it was here.
     pub fn answer_fence(&mut self, link: &L, fence: &Fence, now: Instant) {
         let (held, finished) = self.inventory();
@@ -381,7 +381,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         self.outbox.add_link(Arc::clone(link), now);
     }
 
-    /// Removes a stream that has ended. Returns the logs to be sent by another one.
+    /// Removes a stream that has ended. Returns the logs to be sent on another stream.
     pub fn remove_link(&mut self, link_id: u64, now: Instant) -> Vec<Arc<R::Log>> {
         let node = self.outbox.links().find(|open| open.id() == link_id).map(|open| open.node_id());
         self.lost_links.extend(node.map(|node| (link_id, node)));

@@ -73,7 +73,8 @@ impl Link {
             }
             Err(CallError::TooLate(_)) => self.refuse_unsent(session, (log_id, lease)).await,
             answer => {
-                // Without a clear answer the executor may have the attempt: the link asks it, and waits for its callback.
+                // The executor has the attempt or, without a clear answer, may have it: in that case, the link asks the executor, and waits
+                // for its callback.
                 (entry.is_confirmed, entry.idle_since) = (answer.is_ok(), None);
                 if let Err(error) = answer {
                     tracing::debug!(
@@ -114,8 +115,8 @@ impl Link {
         session.send(Body::Replies(v1::Replies { replies: vec![refusal] })).await
     }
 
-    /// Handles the answer to the request to stop an attempt. If the executor stopped it, this end replaces even a callback that was
-    /// received meanwhile.
+    /// Handles the answer to the request to stop an attempt. If the executor has stopped the attempt, this end replaces even a callback
+    /// that was received meanwhile.
     pub(super) async fn on_killed(
         &mut self,
         session: &Session,
