@@ -85,7 +85,7 @@ pub enum ExecutorError {
         operation: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// Why it failed.
+        /// Why the operation failed.
         #[source]
         source: std::io::Error,
     },

@@ -7,7 +7,8 @@ use rondel_core::error_chain::chain;
 
 /// A handler's failure, or its decision to skip the run. `?` turns any error into a failure that may be retried.
 ///
-/// This type does not implement [`std::error::Error`] itself, so that every type that does can be converted to it.
+/// Every type that implements [`std::error::Error`] can be converted to this type, which therefore does not implement
+/// that trait itself.
 ///
 /// ```
 /// # use rondel::{JobError, Params, TestRun, RunStatus};

@@ -118,7 +118,7 @@ pub use test_run::{TestOutcome, TestRun};
 /// async fn notify_accountants() {}
 ///
 /// let builder = Executor::builder("billing").job(close_invoices).job(notify_accountants);
-/// // A handler is tested without a server, or called as the function that it is.
+/// // A handler is tested without a server, or called like an ordinary function.
 /// assert_eq!(TestRun::of_job(&close_invoices).run().await.result(), Some(&7.into()));
 /// assert!(matches!(close_invoices::call(Params(Close { region: Some("eu".into()) })).await, Ok(1)));
 /// # }

@@ -189,7 +189,7 @@ fn in_lower_case(escaped_text: &str) -> String {
 }
 
 /// The base64 forms of a secret, for each of the three offsets at which it can begin within a group of three bytes. The
-/// first form of an offset has only the characters that depend on nothing but the secret. The second one continues to
+/// first form of an offset has only the characters that depend on nothing but the secret. The second form continues to
 /// the end, for a text that ends with the secret.
 fn base64_forms(secret: &[u8]) -> Vec<String> {
     let mut forms = Vec::new();

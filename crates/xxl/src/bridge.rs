@@ -1,6 +1,6 @@
 //! The state shared by the calls of executors, and a link for each executor.
 //!
-//! Every server keeps a link to every registered executor, no matter with which server it registered: the store has all registrations.
+//! Every server keeps a link to every registered executor, whichever server the executor registered with: the store has all registrations.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -59,7 +59,7 @@ pub(crate) struct AttemptEntry {
     /// Why the last read of the log failed; only if the attempt had ended by then.
     pub(crate) log_error: Option<String>,
     /// Whether the row states how much of the log is stored: no other server has stored lines, or the store was asked.
-    pub(crate) is_log_found: bool,
+    pub(crate) is_log_line_known: bool,
     /// The chunks of the log that are not known to be stored: each chunk's number, and the number of the line that follows the chunk.
     unstored_chunks: VecDeque<(i64, i64)>,
     pub(crate) result_sent_at: Option<Instant>,
@@ -199,7 +199,7 @@ impl Table {
             let Some((first_sequence, _)) = entry.unstored_chunks.front().copied() else { continue };
             entry.unstored_chunks.clear();
             entry.row.log_line = entry.row.log_line.min(first_sequence - NUMBERED_BY_LINE);
-            (entry.is_log_found, entry.has_whole_log, entry.is_log_cut) = (false, false, false);
+            (entry.is_log_line_known, entry.has_whole_log, entry.is_log_cut) = (false, false, false);
         }
     }
 
@@ -223,7 +223,7 @@ impl Table {
             has_whole_log: false,
             is_log_cut: false,
             log_error: None,
-            is_log_found: fence_n != 0,
+            is_log_line_known: fence_n != 0,
             unstored_chunks: VecDeque::new(),
             result_sent_at: None,
             acked_at: None,
@@ -446,9 +446,9 @@ mod tests {
         assert_eq!((stored(0), stored(1), stored(1)), (None, Some(501), None));
         assert_eq!((stored(700), stored(700)), (Some(710), None), "an acknowledgement covers the earlier chunks");
         entry.note_sent(&[chunk(720)], 730);
-        (entry.row.log_line, entry.is_log_found) = (730, true);
+        (entry.row.log_line, entry.is_log_line_known) = (730, true);
         table.take_back_unstored();
-        let next = table.get_mut(1).map(|entry| (entry.row.log_line, entry.is_log_found));
+        let next = table.get_mut(1).map(|entry| (entry.row.log_line, entry.is_log_line_known));
         assert_eq!(next, Some((720, false)), "a session that ended may have lost these lines");
     }
 

@@ -34,7 +34,7 @@ pub(super) struct ProcessTree {
 }
 
 impl ProcessTree {
-    /// `child` must have been started as the leader of its own group, with `NAME=value` in its environment.
+    /// `child` must have been started as the leader of its own group, with `name=value` in its environment.
     pub(super) fn with_leader(child: &Child, name: &str, value: &str) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         Self {

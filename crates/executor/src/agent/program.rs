@@ -324,7 +324,7 @@ async fn read_to_end(pipe: Option<impl AsyncRead + Unpin>) {
 struct RunFolder(Option<TempDir>);
 
 impl RunFolder {
-    /// The value of [`WORK_DIR`].
+    /// The value of the variable [`WORK_DIR`].
     fn marker(&self) -> String {
         self.0.as_ref().map(|folder| folder.path().display().to_string()).unwrap_or_default()
     }

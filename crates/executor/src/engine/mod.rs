@@ -311,9 +311,9 @@ impl Engine {
         self.table().outbox.links().any(|link| link.node_id() == node_id)
     }
 
-    /// Records a message from a server. Returns false if this session must be reopened, because no server answered for
-    /// too long, either just before this message or earlier in the life of the session: the runs that its server sent
-    /// may have gone to other executors. In the first case, the runs that must not run twice are also stopped.
+    /// Records a message from a server. Returns false if this session must be reopened: no server answered for too
+    /// long, either just before this message or earlier in the session, so other executors may have the runs that this
+    /// server sent. In the first case, the runs that must not run twice are also stopped.
     pub(crate) fn record_heard(&self, link: &Link) -> bool {
         if link.silence_count != self.setup.silence.exceeded_count() {
             return false;

@@ -190,8 +190,8 @@ impl<P: Pump> Driver<P> {
         let pump = Arc::clone(&self.pump);
         let handle = run::spawn(async move {
             let rows = pump.select(&context, &items, limit).await.map_err(Into::into)?;
-            let row = |value| Row { item: P::item(&value), key: P::key(&value), value };
-            Ok(rows.into_iter().map(row).collect())
+            let to_row = |value| Row { item: P::item(&value), key: P::key(&value), value };
+            Ok(rows.into_iter().map(to_row).collect())
         });
         self.fetch_abort = Some(handle.abort_handle());
         self.calls.push(Box::pin(async { ReturnedCall::Fetch(handle.await) }));

@@ -66,8 +66,7 @@ use crate::run::RunContext;
 pub trait Pump: Send + Sync + 'static {
     /// A row. It is cloned for each try.
     type Row: Send + Clone + 'static;
-    /// The error that [`select`](Self::select) and [`execute`](Self::execute) return, of any type that a handler may
-    /// return.
+    /// The error of [`select`](Self::select) and [`execute`](Self::execute): any error type that a handler may return.
     type Error: Into<JobError>;
 
     /// Returns at most `limit` rows of these items, to be executed. Rows beyond the limit and rows of other items are

@@ -44,9 +44,9 @@ impl StopCause {
         matches!(self, Self::Silence { .. } | Self::Drained)
     }
 
-    /// The ending of the stopped run. It is `cancelled` only on a user's request. A run that the executor itself had to
-    /// stop has failed, so that the job's retries apply. `aborted_after` is the grace after which the handler was
-    /// aborted, if it was.
+    /// The ending of the stopped run. It is `cancelled` only if a user or a program requested the stop. A run that the
+    /// executor itself stopped has failed, so that the job's retries apply. `aborted_after` is the grace after which
+    /// the handler was aborted, if it was.
     pub(crate) fn ending(&self, aborted_after: Option<Duration>) -> Ending {
         let (status, retryable) = match self {
             Self::Cancelled { .. } => (RunStatus::Cancelled, false),

@@ -45,7 +45,7 @@ struct UnackedResult<G> {
     resend_at: Option<Instant>,
     /// Whether the result is on disk.
     is_journaled: bool,
-    /// Whether the result may be sent; with a journal, only after the write to it.
+    /// Whether the result may be sent. With a journal, that is after the write of the result to the journal.
     is_ready: bool,
 }
 

@@ -132,7 +132,7 @@ impl Calls {
 
     /// Reads the new lines of a log: up to [`PAGE_COUNT_MAX`] pages if the attempt had ended, else one page. Unless the row states how much
     /// of the log is stored, the store is asked first.
-    pub(super) fn pull(&self, row: &XxlRun, is_log_found: bool, had_ended: bool) {
+    pub(super) fn pull(&self, row: &XxlRun, is_log_line_known: bool, had_ended: bool) {
         let (client, peer, event_sender) = (self.shared.client.clone(), self.peer(), self.event_sender.clone());
         let (log_id, sent_at_ms, mut first_line) = (row.log_id, row.sent_at.as_millis(), row.log_line);
         let (shared, run, attempt) = (Arc::clone(&self.shared), row.run, row.attempt);
@@ -141,7 +141,7 @@ impl Calls {
         self.shared.spawn(async move {
             let Ok(_permit) = pull_permits.acquire().await else { return };
             let mut read_end = ReadEnd::Paused;
-            let stored_until = match is_log_found {
+            let stored_until = match is_log_line_known {
                 true => None,
                 false => match log::stored_until(shared.engine.store(), run, attempt).await {
                     Ok(line) => Some(line.max(first_line)),

@@ -157,14 +157,14 @@ impl Link {
         let now_ms = self.shared.engine.now().as_millis();
         let Some(entry) = self.table.get_mut(log_id) else { return true };
         if let Some(line) = stored_until {
-            (entry.row.log_line, entry.is_log_found) = (entry.row.log_line.max(line), true);
+            (entry.row.log_line, entry.is_log_line_known) = (entry.row.log_line.max(line), true);
         }
         if first_line > entry.row.log_line {
             // The lines before these were lost with an earlier session: the log is read again from the first lost line.
             if end.is_some() {
                 entry.is_pulling = !entry.is_open();
                 if entry.is_pulling {
-                    self.calls.pull(&entry.row, entry.is_log_found, true);
+                    self.calls.pull(&entry.row, entry.is_log_line_known, true);
                 }
             }
             return true;
@@ -193,7 +193,7 @@ impl Link {
         }
         entry.row.log_line = next_line;
         if end.is_some_and(|end| entry.end_read(end, had_ended)) {
-            self.calls.pull(&entry.row, entry.is_log_found, true);
+            self.calls.pull(&entry.row, entry.is_log_line_known, true);
         }
         self.table.forget_one(log_id);
         true
@@ -259,7 +259,7 @@ impl Link {
             }
             if self.shared.is_responsible_for(&entry.row) && !entry.is_log_cut {
                 entry.is_pulling = true;
-                self.calls.pull(&entry.row, entry.is_log_found, true);
+                self.calls.pull(&entry.row, entry.is_log_line_known, true);
             } else {
                 entry.has_whole_log = true;
                 let now_ms = self.shared.engine.now().as_millis();

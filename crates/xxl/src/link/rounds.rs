@@ -112,7 +112,7 @@ impl Link {
             return;
         }
         let row = XxlRun { state: XxlRunState::Settled, ..entry.row };
-        self.calls.pull(&row, entry.is_log_found, true);
+        self.calls.pull(&row, entry.is_log_line_known, true);
         self.table.begin_log_read(row, now);
     }
 
@@ -143,7 +143,7 @@ impl Link {
             let last_pulled_at = entry.pulled_at.unwrap_or(entry.answerable_since);
             if now.duration_since(last_pulled_at) >= PULL_PERIOD {
                 (entry.pulled_at, entry.is_pulling) = (Some(now), true);
-                self.calls.pull(&entry.row, entry.is_log_found, !entry.is_open());
+                self.calls.pull(&entry.row, entry.is_log_line_known, !entry.is_open());
             }
         }
     }

@@ -199,7 +199,8 @@ impl<R: Clone> RowTracker<R> {
         }
     }
 
-    /// Remembers a row that failed for good. Returns how many times it has failed for good.
+    /// Remembers a row that failed for good. Returns how many times it has failed for good; 1 if there is no room to
+    /// remember the row.
     pub(super) fn mark_failed(&mut self, row_id: &(String, String)) -> u32 {
         if let Some(failure_count) = self.failed_counts.get_mut(row_id) {
             *failure_count = failure_count.saturating_add(1);
@@ -211,7 +212,7 @@ impl<R: Clone> RowTracker<R> {
         1
     }
 
-    /// If a select returns the row within `duration`, it is ignored, so that it does not keep the group busy.
+    /// If a select returns the row within `duration`, the row is ignored, so that it does not keep the group busy.
     pub(super) fn rest(&mut self, row_id: (String, String), now: Instant, duration: Duration) {
         if self.resting_until.len() >= REMEMBERED_COUNT_MAX {
             self.resting_until.retain(|_, rests_until| *rests_until > now);
