@@ -197,7 +197,7 @@ impl Builder {
     }
 
     /// How long running runs may continue after the future given to [`run_until`](Self::run_until) has resolved; 60 s
-    /// by default. After that, they are stopped.
+    /// by default. Runs that have not ended by then are stopped.
     pub fn drain_grace(mut self, grace: Duration) -> Self {
         self.drain_grace = grace;
         self

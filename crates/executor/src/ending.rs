@@ -29,8 +29,7 @@ pub struct Ending {
     /// Whether this is the ending of a group of a pump job that yields: the group has released its items, and other
     /// groups continue with them.
     pub(crate) is_yielded: bool,
-    /// Whether this is the ending of a group of a pump job that left rows that failed for good, or whose last select
-    /// failed.
+    /// Whether a group of a pump job ended with rows that failed for good, or after a failed select.
     pub(crate) is_unfinished: bool,
 }
 

@@ -125,8 +125,8 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     read.or_else(|error| read_without_parents(text, &error))
 }
 
-/// Reads parameters again after a first read has failed with `error`. If they have the field `parents`, it is left out;
-/// otherwise the second read only yields an error that names the field that does not match.
+/// Reads parameters again after a first read has failed with `error`. If they have the field `parents`, this field is
+/// left out. Otherwise, the second read only yields an error that names the field that does not match.
 fn read_without_parents<T: DeserializeOwned>(text: &str, error: &serde_json::Error) -> Result<T, String> {
     let Ok(mut params) = serde_json::from_str::<Value>(text) else { return Err(error.to_string()) };
     if parents::take(&mut params).is_none() {

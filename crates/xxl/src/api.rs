@@ -90,7 +90,7 @@ impl Bridge {
         console_calls::answer(path)
     }
 
-    /// Answers a call, and counts it. Refused calls are logged at most once a minute for each kind and address.
+    /// Answers a call, and counts it. Refused calls are logged at most once a minute for each kind, outcome and address.
     pub async fn call(&self, call: ApiCall) -> ApiAnswer {
         let (kind, client) = (call_kind(&call.method), call.client);
         match self.serve(kind, call).await {

@@ -19,7 +19,7 @@ const TOKEN_HEADER: HeaderName = HeaderName::from_static("xxl-job-access-token")
 const RUN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Timeout of the other calls.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
-/// Shorter than 5 s, after which some executors close idle connections without notice.
+/// How long an idle connection stays open: less than the 5 s after which some executors close it without notice.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum size of an answer, in KiB; a log may be long.
 pub(crate) const ANSWER_KIB_MAX: u32 = 8 * 1024;
@@ -90,7 +90,7 @@ impl Client {
         self.call(peer, method, body, (CALL_TIMEOUT, None)).await
     }
 
-    /// Waits for a permit and makes a call, unless `deadline` passes first.
+    /// Waits for a permit, and makes a call unless `deadline` has passed by then.
     async fn call(
         &self,
         peer: &Peer,

@@ -25,8 +25,8 @@ pub struct AgentConfig {
     pub script_cache: Option<PathBuf>,
     /// Folder of secret files, in addition to the environment's `RONDEL_SECRET_*`.
     pub secrets_dir: Option<PathBuf>,
-    /// Secrets with values that take precedence over the environment, for an agent that has removed its secrets from
-    /// there; `None` for the environment alone.
+    /// Secrets whose values take precedence over the environment, for an agent that has removed its secrets from there;
+    /// `None` for the environment alone.
     pub secrets: Option<Secrets>,
     /// Folder for the working directories of runs; `None` for a folder of this user in the host's temporary directory.
     pub work_dir: Option<PathBuf>,

@@ -270,8 +270,8 @@ fn note_error(line: &str, last_error: &Mutex<String>) {
     text.clone_into(&mut last_error);
 }
 
-/// The error in an indented line: `pwsh` prints it after a bar, below the line of the script, and curl after its
-/// progress.
+/// The error in an indented line: `pwsh` prints it after a bar, below the line of the script; curl prints it after its
+/// progress. `None` if the line has no such error.
 fn indented_error(line: &str) -> Option<&str> {
     if !line.starts_with(char::is_whitespace) {
         return None;

@@ -71,7 +71,7 @@ impl Silence {
 
     /// Records the answer to the hello that was sent at `hello_at`. The server counts as heard at that instant and not
     /// now, because the welcome may have waited in the socket. If the silence before that was too long, this returns
-    /// it, and all older streams become invalid.
+    /// that silence, and all older streams become invalid.
     pub(crate) fn record_welcome(
         &self,
         silence_ms: u32,
@@ -95,7 +95,7 @@ impl Silence {
         self.exceeded_count.load(Ordering::Relaxed)
     }
 
-    /// Records that a server was heard. If the silence before that was too long, this returns it, and the silence
+    /// Records that a server was heard. If the silence before that was too long, this returns that silence, which
     /// continues until a new welcome: messages that waited in the socket of a paused process may concern runs that
     /// another executor has by now.
     pub(crate) fn record_heard(&self, uptime: Duration) -> Option<SilencePeriod> {

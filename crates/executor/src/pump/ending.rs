@@ -36,7 +36,7 @@ pub(super) fn ending<R: Clone>(cause: Option<&StopCause>, group: &Group<R>, fail
     Ending { result: Some(counts.to_string()), is_unfinished: group.is_unfinished(), ..ending }
 }
 
-/// The first of these keys, and the number of the others.
+/// The first [`NAMED_COUNT_MAX`] keys as a list, and the number of the other keys.
 pub(super) fn key_list<'k>(keys: impl ExactSizeIterator<Item = &'k str>) -> String {
     let more_count = keys.len().saturating_sub(NAMED_COUNT_MAX);
     let names = keys.take(NAMED_COUNT_MAX).collect::<Vec<_>>().join(", ");

@@ -37,9 +37,9 @@ impl fmt::Display for StopCause {
 }
 
 impl StopCause {
-    /// Whether the executor itself stopped the run, and not a user or the timeout. In that case, the handler's success,
-    /// skip or failure that is not retried counts if the handler had not read the request to stop, because such a
-    /// handler has done its work.
+    /// Whether the executor itself stopped the run, and not a user or the timeout. In that case, the handler's own
+    /// ending counts if the handler had not read the request to stop, and the ending is a success, a skip or a failure
+    /// that is not retried: such a handler has done its work.
     pub(crate) fn yields_to_handler(&self) -> bool {
         matches!(self, Self::Silence { .. } | Self::Drained)
     }

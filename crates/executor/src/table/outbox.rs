@@ -119,7 +119,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 
 // Results that wait for an acknowledgement.
 impl<G: TableLog, L: TableLink> Outbox<G, L> {
-    /// Adds a result. [`Self::deliver`] sends it: immediately or, with a journal, after the write to it.
+    /// Adds a result. [`Self::deliver`] sends it: immediately or, with a journal, after the write to the journal.
     pub(super) fn add(&mut self, key: RunKey, result: v1::Result, log: Option<Arc<G>>, link_id: u64) {
         let entry =
             UnackedResult { result, log, link_id, try_count: 0, resend_at: None, is_journaled: false, is_ready: false };
@@ -153,7 +153,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         }
     }
 
-    /// Sends the result: on the stream by which the run arrived if it is open, else on another one.
+    /// Sends the result: on the stream by which the run arrived if that is open, else on another one.
     pub(super) fn deliver(&mut self, key: RunKey, now: Instant) {
         let Some(entry) = self.unacked_results.get_mut(&key) else { return };
         entry.is_ready = true;
@@ -161,7 +161,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         self.send(key, preferred_link_id, now);
     }
 
-    /// Sends the result on this stream, even if another one has it.
+    /// Sends the result on this stream, even if another stream has it.
     pub(super) fn deliver_on_link(&mut self, key: RunKey, link_id: u64, now: Instant) {
         if self.unacked_results.get(&key).is_some_and(|entry| entry.is_ready) {
             self.send(key, link_id, now);

@@ -54,7 +54,7 @@ impl Link {
         self.end_lost_attempts(session, now).await
     }
 
-    /// How long after the last read of the store the next one follows.
+    /// How long after the last read of the store the next read follows.
     fn reconcile_period(&self) -> Duration {
         let own_node = self.shared.engine.token().node;
         let has_own_attempt = || self.table.entries().any(|entry| entry.is_open() && entry.row.node == own_node);
