@@ -1,4 +1,4 @@
-//! Runs one attempt, from the start of its handler to its ending: deadline, stop, grace, panic.
+//! Runs one attempt from the start of its handler to its ending. Handles its deadline, stop, grace and panic.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::template::{self, ResolvedParams};
 
 pub(crate) struct EndedAttempt {
     pub(crate) ending: Ending,
-    /// [`Timestamp::EPOCH`] if its handler never began.
+    /// [`Timestamp::EPOCH`] if the handler never began.
     pub(crate) started_at: Timestamp,
     pub(crate) finished_at: Timestamp,
 }
 
-/// Runs the handler until the attempt ends. This takes at most the run's timeout and grace, unless the handler blocks a
-/// thread.
+/// Runs the handler until the attempt ends. If the run has a timeout, this takes at most the timeout and the grace,
+/// unless the handler blocks a thread.
 pub(crate) async fn execute(run: &RunContext, handler: JobHandler) -> EndedAttempt {
     let clock = &run.setup().clock;
     if let Some(cause) = run.stop_cause() {

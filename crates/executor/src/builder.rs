@@ -23,10 +23,10 @@ use crate::secrets::Secrets;
 use crate::session::{ServerUrl, Servers, TlsFiles, TokenSource};
 use crate::setup::{BLOCKING_THREADS_MAX, Setup, States, Timing};
 
-/// How many runs an executor takes at the same time by default.
+/// How many runs an executor executes at the same time by default.
 const SLOTS_DEFAULT: u32 = 64;
 
-/// How long running runs may take to finish after the signal to stop, by default.
+/// How long running runs may continue after the signal to stop, by default.
 const DRAIN_GRACE_DEFAULT: Duration = Duration::from_secs(60);
 
 /// Builds an [`Executor`]. [`build`](Self::build) and [`run_until`](Self::run_until) report wrong settings.
@@ -123,7 +123,8 @@ impl Builder {
         self
     }
 
-    /// A file that holds the token. It is read at each dial, so that a changed token takes effect.
+    /// A file that holds the token. It is read at each dial, so that a changed token takes effect. On Unix, it must not
+    /// be open to other users.
     pub fn token_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.token = TokenSource::File(path.into());
         self
@@ -137,8 +138,8 @@ impl Builder {
         self
     }
 
-    /// PEM files of a client certificate and of its key, for servers that ask executors for one. They are read at each dial, so that a
-    /// renewed certificate takes effect.
+    /// PEM files of a client certificate and of its key, for servers that ask for a client certificate. They are read
+    /// at each dial, so that a renewed certificate takes effect.
     pub fn client_certificate(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         self.tls_files.certificate_and_key = Some((certificate.into(), key.into()));
         self
@@ -150,14 +151,15 @@ impl Builder {
         self
     }
 
-    /// A name that stays the same across restarts: routing orders and hashes executors by it. By default, the name is
-    /// the host's name and a few random letters; the data directory stores it if there is one.
+    /// A name that stays the same across restarts: routing orders and hashes executors by their names. By default, the
+    /// name is the host's name and four random letters, and stays the same only with a [data
+    /// directory](Self::data_dir), which stores it.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Adds a label that jobs can select executors by.
+    /// Adds a label by which jobs can select executors.
     pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.labels.insert(key.into(), value.into());
         self
@@ -173,7 +175,8 @@ impl Builder {
 
 /// Capacity, limits and handlers.
 impl Builder {
-    /// How many runs the executor takes at the same time; 64 by default.
+    /// How many runs the executor executes at the same time; 64 by default, at least 1. It accepts a few more, which
+    /// wait for a slot.
     pub fn slots(mut self, slots: u32) -> Self {
         self.slots = slots;
         self
@@ -186,15 +189,15 @@ impl Builder {
         self
     }
 
-    /// A directory that only this executor uses. The executor stores results in it until a server has acknowledged
-    /// them, so that they survive a restart.
+    /// A directory that only this executor uses. The executor stores its name there, and each result until a server has
+    /// acknowledged it, so that both survive a restart.
     pub fn data_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.data_dir = Some(path.into());
         self
     }
 
-    /// How long running runs may continue once the executor drains, which it does when the future given to
-    /// [`run_until`](Self::run_until) resolves; 60 s by default.
+    /// How long running runs may continue after the future given to [`run_until`](Self::run_until) has resolved; 60 s
+    /// by default. Runs that have not ended by then are stopped.
     pub fn drain_grace(mut self, grace: Duration) -> Self {
         self.drain_grace = grace;
         self
@@ -212,16 +215,17 @@ impl Builder {
         self
     }
 
-    /// Installs no `tracing` subscriber. By default, [`Executor::run_until`] installs one if the program has none: it
-    /// writes what `RUST_LOG` asks for (`info` by default) to stderr, and events inside a run to the run's log. It
-    /// never replaces a subscriber of the program: add [`log_layer`](crate::log_layer) to that one for the runs' logs.
-    /// Call this method if the program installs its own subscriber only after the executor has started.
+    /// Installs no `tracing` subscriber. By default, [`Executor::run_until`] installs one if the program has none. That
+    /// subscriber writes the events that `RUST_LOG` selects (`info` and above by default) to stderr, and those inside a
+    /// run also to the run's log. It never replaces a subscriber of the program, which needs the layer
+    /// [`log_layer`](crate::log_layer) for the runs' logs. Call this method if the program installs its own subscriber
+    /// only after the executor has started.
     pub fn without_subscriber(mut self) -> Self {
         self.installs_subscriber = false;
         self
     }
 
-    /// Replaces each `{{secret.NAME}}` in the parameters of runs by the secret of that name.
+    /// Replaces each `{{secret.NAME}}` in the parameters of runs with the secret of that name.
     pub fn secrets(mut self, secrets: Secrets) -> Self {
         self.secrets = Some(secrets);
         self
@@ -266,9 +270,9 @@ impl Builder {
     }
 
     /// Registers a plain function, which may block, for the jobs with this handler name. It runs on a thread of a
-    /// bounded pool and cannot be aborted, so it should check [`Cancel`](crate::Cancel) now and then. If it does not
-    /// return in time, its run ends as timed out or cancelled one second after the grace. Its slot stays occupied until
-    /// it returns.
+    /// bounded pool and cannot be aborted, so it should check [`Cancel`](crate::Cancel) from time to time. If the run
+    /// has to stop and the function does not return, the run ends one second after the grace: as timed out, as
+    /// cancelled or, if the executor itself stopped it, as failed. Its slot stays occupied until the function returns.
     pub fn blocking_handler<Args: 'static>(
         mut self,
         name: impl Into<String>,
@@ -301,7 +305,7 @@ impl Builder {
         builder
     }
 
-    /// Declares a job whose handler is in this executor or in another one of the app: only the definition is
+    /// Declares a job whose handler is in this executor or in another executor of the app. Only the definition is
     /// registered.
     pub fn declare(mut self, declaration: Declaration) -> Self {
         self.declarations.push(declaration);
@@ -313,7 +317,7 @@ impl Builder {
     /// Checks all settings, and locks the data directory.
     ///
     /// # Errors
-    /// An error that names the wrong setting, in one sentence.
+    /// One sentence that names the wrong setting, or the file or directory that cannot be used.
     pub fn build(self) -> Result<Executor, ExecutorError> {
         self.check()?;
         let blocking_threads = self.blocking_thread_count();
@@ -409,7 +413,7 @@ fn open_servers(urls: &[String], token: TokenSource, tls_files: TlsFiles) -> Res
 
 type JournalAndResults = (Journal, Vec<v1::Result>);
 
-/// The identity of this process: read from its data directory or, without one, newly made.
+/// The identity of this process: its name, its secret, and the previous process with its data directory.
 struct ProcessIdentity {
     name: String,
     secret: identity::Secret,

@@ -16,7 +16,7 @@ pub(crate) struct Catalog {
 
 impl Catalog {
     /// The schemas of the handlers' parameters. A schema that is too long is left out: servers then do not check the
-    /// parameters of that handler, and a run with wrong ones fails only when the handler reads them.
+    /// parameters of that handler, and a run with wrong parameters fails only when the handler reads them.
     pub(crate) fn handler_infos(&self) -> Vec<v1::HandlerInfo> {
         let schema = |handler: &JobHandler| handler.params_schema().map(|schema| schema.to_string());
         let infos = self.handlers.iter().filter_map(|(name, handler)| Some((name, schema(handler)?)));

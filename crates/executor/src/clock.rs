@@ -16,8 +16,8 @@ use crate::lifecycle::lock;
 /// set back.
 const SAMPLES_MAX: usize = 12;
 
-/// The estimate lags behind the server by the transit time of the server's quickest answer. That time is assumed to be
-/// at most this.
+/// The assumed maximum lag of the estimate behind the server. The estimate lags by the transit time of the quickest of
+/// the samples.
 const LAG_MAX: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]

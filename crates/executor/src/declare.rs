@@ -39,7 +39,7 @@ pub(crate) const DECLARED_BYTES_MAX: usize = 1024 * 1024;
 /// # }
 /// ```
 pub trait Job {
-    /// The definition.
+    /// The job's definition, which is registered with the server at the start.
     fn declaration(&self) -> Declaration;
 
     /// The handler that runs the job.
@@ -87,7 +87,7 @@ impl Declaration {
         Value::Object(self.document.clone())
     }
 
-    /// The handler's name, if it differs from the job's. Several jobs can share one handler.
+    /// Sets the handler's name, if it differs from the job's. Several jobs can share one handler.
     ///
     /// ```
     /// use rondel::{Declaration, Executor};
@@ -144,8 +144,8 @@ impl Declaration {
         self.option("params", params)
     }
 
-    /// The parameters that a caller may replace for one run: `"all"`, which is the default for handlers of programs,
-    /// `"none"`, or a list of JSON pointers.
+    /// The parameters that a caller may replace for one run: `"all"`, `"none"`, or a list of JSON pointers. The default
+    /// is `"all"`, except for the agent's ready-made handlers and the scripts of XXL-JOB executors.
     ///
     /// ```
     /// # use rondel::Declaration;
@@ -156,7 +156,7 @@ impl Declaration {
         self.option("overrides", overrides)
     }
 
-    /// Fires by a cron expression, with seconds or without, or `@daily` and the like.
+    /// Fires by a cron expression, with or without seconds, or by a keyword such as `@daily`.
     #[must_use]
     pub fn cron(self, expression: impl Into<String>) -> Self {
         self.set_in("schedule", "cron", expression.into())
@@ -180,13 +180,13 @@ impl Declaration {
         self.set_in("schedule", "delay", duration.into())
     }
 
-    /// Fires once: `"2027-01-01T00:00:00Z"`.
+    /// Fires once, at this instant: `"2027-01-01T00:00:00Z"`.
     #[must_use]
     pub fn at(self, instant: impl Into<String>) -> Self {
         self.set_in("schedule", "at", instant.into())
     }
 
-    /// Fires after these jobs.
+    /// Fires when the runs of all these jobs for the same fire have ended as [`on`](Self::on) requires.
     #[must_use]
     pub fn after<S: Into<String>>(self, parents: impl IntoIterator<Item = S>) -> Self {
         let parents: Vec<String> = parents.into_iter().map(Into::into).collect();
@@ -205,7 +205,7 @@ impl Declaration {
         self.set_in("retry", "max", count_max)
     }
 
-    /// The wait before the second attempt, doubled for each further one: `"10s"`, or `"10s..5m"` with a cap.
+    /// The wait before the second attempt, doubled before each further one: `"10s"`, or `"10s..5m"` with a cap.
     #[must_use]
     pub fn backoff(self, delay: impl Into<String>) -> Self {
         self.set_in("retry", "backoff", delay.into())
@@ -333,7 +333,7 @@ impl Declaration {
         self.document.get("handler").and_then(Value::as_str).unwrap_or_else(|| self.name())
     }
 
-    /// Checks the definition as the server will, and returns the JSON to send.
+    /// Checks the definition as the server will, and returns the JSON to send. The error names the first fault.
     pub(crate) fn into_spec_json(mut self, app: &str) -> Result<String, ExecutorError> {
         let job = self.name().to_owned();
         let handler = self.handler_name().to_owned();

@@ -26,10 +26,10 @@ pub struct Ending {
     pub(crate) retryable: bool,
     /// If the run was stopped because no server answered: how long none had answered.
     pub(crate) silent_for: Option<Duration>,
-    /// Whether this is the run of a group that yields: it has released its items, so that groups of later runs continue
-    /// with them.
+    /// Whether this is the ending of a group of a pump job that yields: the group has released its items, and other
+    /// groups continue with them.
     pub(crate) is_yielded: bool,
-    /// Whether the group left rows that failed for good, or its last select failed.
+    /// Whether a group of a pump job ended with rows that failed for good, or after a failed select.
     pub(crate) is_unfinished: bool,
 }
 

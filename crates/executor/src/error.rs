@@ -8,7 +8,7 @@ use rondel_core::error_chain::chain;
 
 /// Why an executor did not start.
 ///
-/// Its `Debug` is the same sentence as its `Display`, with the causes behind it: `main` prints an error by `Debug`, and
+/// Its `Debug` is the sentence of its `Display`, followed by the causes: `main` prints an error by `Debug`, and
 /// `Error: no server is named: call .server(url)` helps more than the name of a variant.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -24,7 +24,7 @@ pub enum ExecutorError {
     /// Two handlers have the same name.
     #[error("handler {0:?} is registered twice")]
     DuplicateHandler(String),
-    /// A job declared in the code is not a valid definition.
+    /// The definition of a job declared in the code is not valid.
     #[error("the declared job {job:?}: {pointer}{}{message}", if pointer.is_empty() { "" } else { ": " })]
     Declaration {
         /// The job's name.
@@ -37,7 +37,7 @@ pub enum ExecutorError {
     /// Two declared jobs have the same name.
     #[error("job {0:?} is declared twice")]
     DuplicateJob(String),
-    /// More jobs are declared than a server accepts.
+    /// The declared jobs are more than a server accepts, or their definitions are too large together.
     #[error("{count} jobs with {bytes} bytes of JSON are declared; at most 1,000 jobs and 1 MiB are allowed")]
     TooManyJobs {
         /// The number of jobs.
@@ -45,10 +45,10 @@ pub enum ExecutorError {
         /// The total size of the jobs' definitions, in bytes of JSON.
         bytes: usize,
     },
-    /// No server to dial.
+    /// The builder got no server to dial.
     #[error("no server is named: call .server(url)")]
     NoServer,
-    /// The URL that was given for a server is not valid; or, with a source, the files for TLS cannot be used.
+    /// The URL that was given for a server is not valid or, if there is a `source`, the files for TLS cannot be used.
     #[error("{}", describe_url(url, source.is_some()))]
     ServerUrl {
         /// The text that was given as the URL.
@@ -81,18 +81,18 @@ pub enum ExecutorError {
     /// The data directory cannot be used.
     #[error("the data directory: cannot {operation} {}", path.display())]
     DataDir {
-        /// The operation that failed.
+        /// The operation that failed: `create`, `lock`, `read`, `write` or `open`.
         operation: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// Why it failed.
+        /// Why the operation failed.
         #[source]
         source: std::io::Error,
     },
-    /// The directory for the working directories of the agent's runs cannot be made.
+    /// The directory for the working directories of the agent's runs, or for its cached scripts, cannot be used.
     #[error("cannot make working directories in {}", path.display())]
     WorkDir {
-        /// The directory that cannot be made.
+        /// The directory that cannot be used.
         path: PathBuf,
         /// The operating system's error.
         #[source]

@@ -42,7 +42,7 @@ impl Executor {
         Builder::new(app.into())
     }
 
-    /// The stable name of this executor.
+    /// The name of this executor: see [`Builder::name`].
     ///
     /// ```
     /// # fn main() -> Result<(), rondel::ExecutorError> {
@@ -56,16 +56,17 @@ impl Executor {
         &self.engine.identity.name
     }
 
-    /// Runs until `stop_signal` resolves, whatever its output, and then drains: it takes no new runs, lets the running ones
-    /// finish within the drain grace, and waits until a server has acknowledged the last results. If a server cannot
-    /// be reached or refuses the executor, the error is logged, and the server is dialled again.
+    /// Runs until `stop_signal` resolves, whatever its output, and then drains: it takes no new runs, lets the running
+    /// ones finish within the drain grace, stops the rest, and waits for a short time until a server has acknowledged
+    /// the last results. If a server cannot be reached or refuses the executor, the error is logged, and the server is
+    /// dialled again.
     ///
-    /// A program without a `tracing` subscriber gets one, so that it sees these messages and its runs have logs: see
+    /// A program without a `tracing` subscriber gets one, so that these messages are shown and the runs have logs: see
     /// [`Builder::without_subscriber`].
     ///
     /// # Errors
     /// [`ExecutorError::Thread`] if the system cannot start the thread that talks to the servers. [`Builder::build`]
-    /// reports everything else that can be wrong.
+    /// reports all other errors.
     pub async fn run_until(self, stop_signal: impl Future) -> Result<(), ExecutorError> {
         let Self { engine, drain_grace, installs_subscriber } = self;
         if installs_subscriber {

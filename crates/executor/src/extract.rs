@@ -13,7 +13,7 @@ use crate::log::RunLog;
 use crate::run::{RunContext, parents};
 use crate::shard::Shard;
 
-/// A type that a handler can take as an argument, made from the run.
+/// A type that a handler can take as an argument. Its value is made from the run.
 ///
 /// ```
 /// # use rondel::{FromRun, JobError, RunContext, TestRun};
@@ -41,7 +41,7 @@ pub trait FromRun: Sized {
     /// Makes the argument from the run.
     ///
     /// # Errors
-    /// The run fails with the error, and the handler is not called.
+    /// The run ends with the error, and the handler is not called.
     fn from_run(run: &RunContext) -> Result<Self, JobError>;
 
     /// JSON schema that the job's parameters must match; `None` if this argument needs none. The server refuses a job
@@ -55,8 +55,8 @@ pub trait FromRun: Sized {
 /// The job's parameters, read from JSON. Without parameters, `T` is read from `null` or, if that fails, from `{}`.
 /// Parameters that do not match `T` fail the run, which is not retried.
 ///
-/// The type's JSON schema goes to the server. The server refuses jobs and triggers whose parameters do not match it, and
-/// draws a form from it: doc comments become hints, `#[serde(default)]` makes a field optional.
+/// The type's JSON schema goes to the server. The server refuses jobs and triggers whose parameters do not match it.
+/// The console draws a form from it: doc comments become hints, and `#[serde(default)]` makes a field optional.
 ///
 /// ```
 /// # use rondel::{Params, TestRun};
@@ -125,7 +125,8 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     read.or_else(|error| read_without_parents(text, &error))
 }
 
-/// Reads parameters again without their `parents`. `error` is that of the first read, which included `parents`.
+/// Reads parameters again after a first read has failed with `error`. If they have the field `parents`, this field is
+/// left out. Otherwise, the second read only yields an error that names the field that does not match.
 fn read_without_parents<T: DeserializeOwned>(text: &str, error: &serde_json::Error) -> Result<T, String> {
     let Ok(mut params) = serde_json::from_str::<Value>(text) else { return Err(error.to_string()) };
     if parents::take(&mut params).is_none() {
@@ -140,7 +141,7 @@ fn read_without_parents<T: DeserializeOwned>(text: &str, error: &serde_json::Err
     }
     let fields: Vec<(&String, &Value)> = params.as_object().into_iter().flatten().collect();
     match fields.as_slice() {
-        // Without the parents, this job has no parameters and would get `null`.
+        // Without the parents, the run has no parameters, so the type is read from `null`.
         [] => read_with_place(Value::Null).or(result),
         // The job's own parameters are not an object, so the server has wrapped them in this field.
         [(name, value)] if *name == WRAPPER_FIELD && !value.is_object() && !value.is_null() => read_with_place(*value),
@@ -194,9 +195,11 @@ impl FromRun for Shard {
     }
 }
 
-/// Reports when the run must stop: it was cancelled, its timeout has passed, or the executor shuts down.
+/// Reports that the run must stop: it was cancelled, its timeout has passed, no server answers, or the executor shuts
+/// down.
 ///
-/// A handler should return soon after that. One that does not is dropped at an `await` after the grace.
+/// A handler should return soon after that. If it has not returned when the grace has passed, it is dropped at its
+/// current `await`.
 ///
 /// ```
 /// # use rondel::{Cancel, JobError, RunStatus, TestRun};
@@ -218,7 +221,8 @@ pub struct Cancel {
     run: RunContext,
 }
 
-/// The error of [`Cancel::check`]: the run must stop. With `?` it ends the handler; the verdict names the reason.
+/// The error of [`Cancel::check`]: the run must stop. With `?`, this error ends the handler; the run's message names
+/// the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Cancelled(String);
@@ -251,7 +255,7 @@ impl FromRun for Cancel {
     }
 }
 
-/// Reports the progress of the run; the newest numbers are sent to the server about once a second.
+/// Reports the progress of the run. The newest numbers are sent to the servers, at most once a second.
 ///
 /// ```
 /// # use rondel::{Progress, TestRun};

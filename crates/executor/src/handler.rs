@@ -14,31 +14,31 @@ use crate::run::{self, RunContext};
 
 /// An async function whose arguments come from the run and whose return value becomes the run's ending.
 ///
-/// It is implemented for every such function with up to eight arguments; do not implement it by hand.
+/// Every such function with up to eight arguments implements this trait; do not implement it by hand.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler",
     label = "not an async function of a run",
     note = "a handler is an `async fn` with up to eight arguments that implement `FromRun`, returning `()` or `Result<T, E>` where `T: Serialize` and `E: Into<JobError>`; `Params<T>` wants `T: schemars::JsonSchema`; it is `Send + Sync + 'static`, and so is what it holds across an `.await`"
 )]
 pub trait Handler<Args>: Send + Sync + 'static {
-    /// Calls the function.
+    /// Calls the function with arguments from the run. If one of them cannot be made, returns that error instead.
     fn call(&self, run: RunContext) -> impl Future<Output = Ending> + Send;
 
-    /// JSON schema that the job's parameters must match; `None` if the handler declares none.
+    /// JSON schema that the job's parameters must match: that of the first argument that has one. `None` if no argument has one.
     fn params_schema() -> Option<Schema>;
 }
 
-/// A plain function that blocks its thread; see [`blocking_handler`](crate::Builder::blocking_handler).
+/// A plain function, which may block its thread: see [`blocking_handler`](crate::Builder::blocking_handler).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a blocking handler",
     label = "not a plain function of a run",
     note = "a blocking handler is a `fn` with up to eight arguments that implement `FromRun`, returning `()` or `Result<T, E>`"
 )]
 pub trait BlockingHandler<Args>: Send + Sync + 'static {
-    /// Calls the function.
+    /// Calls the function with arguments from the run. If one of them cannot be made, returns that error instead.
     fn call(&self, run: &RunContext) -> Ending;
 
-    /// JSON schema that the job's parameters must match; `None` if the handler declares none.
+    /// JSON schema that the job's parameters must match: that of the first argument that has one. `None` if no argument has one.
     fn params_schema() -> Option<Schema>;
 }
 
@@ -99,7 +99,7 @@ handlers!(A, B, C, D, E, G);
 handlers!(A, B, C, D, E, G, H);
 handlers!(A, B, C, D, E, G, H, I);
 
-/// A handler of any kind, as the executor stores it. Cheap to clone.
+/// An async, blocking or pump handler, as the executor stores it. Cheap to clone.
 ///
 /// ```
 /// use rondel::{JobHandler, Params};
@@ -119,7 +119,7 @@ impl JobHandler {
         Self(Arc::new(AsyncHandler { handler, args: PhantomData }))
     }
 
-    /// Makes a handler of a plain function that blocks its thread: see
+    /// Makes a handler of a plain function, which may block its thread: see
     /// [`blocking_handler`](crate::Builder::blocking_handler).
     pub fn of_blocking<Args: 'static>(handler: impl BlockingHandler<Args>) -> Self {
         Self(Arc::new(BlockingFunction { handler: Arc::new(handler), args: PhantomData }))

@@ -36,7 +36,7 @@ pub(crate) fn cpu_load() -> f32 {
     one_minute_load / f32::from(u16::try_from(processor_count).unwrap_or(u16::MAX))
 }
 
-/// Resident memory of this process.
+/// Resident memory of this process, in bytes.
 pub(crate) fn memory_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

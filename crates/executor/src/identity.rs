@@ -8,8 +8,8 @@ pub(crate) fn new_incarnation() -> i64 {
     (rand::random::<i64>() & i64::MAX).max(1)
 }
 
-/// Proves to servers that a hello comes from this process. Later, the next process on the same data directory uses it
-/// to prove that it succeeds this one.
+/// Proves to servers that a hello comes from this process. Later, the next process with the same data directory uses
+/// this secret to prove that it succeeds this process.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Secret(Vec<u8>);
@@ -39,7 +39,8 @@ pub(crate) fn default_name() -> String {
     format!("{}-{suffix}", to_valid_name(&host))
 }
 
-/// Replaces every character that a name cannot contain.
+/// Makes a valid name of the text: in lower case, with `-` for each character that a name cannot contain, and cut so
+/// that a suffix fits. `executor` if nothing is left.
 fn to_valid_name(text: &str) -> String {
     let mapped_chars = text.chars().map(|c| match c.to_ascii_lowercase() {
         c if c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_') => c,

@@ -5,9 +5,10 @@ use std::fmt;
 
 use rondel_core::error_chain::chain;
 
-/// A handler's failure. `?` turns any error into a failure that may be retried.
+/// A handler's failure, or its decision to skip the run. `?` turns any error into a failure that may be retried.
 ///
-/// It is not itself a [`std::error::Error`], so that every such error can be converted to it.
+/// Every type that implements [`std::error::Error`] can be converted to this type, which therefore does not implement
+/// that trait itself.
 ///
 /// ```
 /// # use rondel::{JobError, Params, TestRun, RunStatus};
@@ -73,7 +74,7 @@ impl JobError {
     }
 
     fn new(kind: JobErrorKind, message: impl fmt::Display) -> Self {
-        // The alternate form makes error types such as anyhow's show their whole chain.
+        // The alternate form shows the whole chain of error types such as anyhow's.
         Self { kind, message: format!("{message:#}") }
     }
 }
@@ -103,14 +104,14 @@ pub trait ResultExt<T, E> {
     /// Turns an error into a failure that is not retried.
     ///
     /// # Errors
-    /// The error, as a terminal one.
+    /// The error, as a failure that is not retried.
     fn terminal(self) -> Result<T, JobError>;
 
-    /// Turns an error into a failure that is not retried if `is_terminal` returns true for it. Any other error may be
-    /// retried.
+    /// If `is_terminal` returns true for the error, turns it into a failure that is not retried. Any other error is
+    /// converted as `?` does.
     ///
     /// # Errors
-    /// The error, as a terminal or a retryable one.
+    /// The converted error.
     fn terminal_if(self, is_terminal: impl FnOnce(&E) -> bool) -> Result<T, JobError>;
 }
 

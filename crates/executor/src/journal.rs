@@ -2,9 +2,9 @@
 //! yet.
 //!
 //! `lock` keeps a second process out. `state.json` stores the incarnation and its secret, so that the next process can
-//! prove to a server that this one is dead. `results.jsonl` gets one line per result, made durable in batches; it is
-//! emptied when all results are acknowledged. A line that a crash or a full disk left half-written is skipped; the
-//! others count.
+//! prove to a server that this process is dead. `results.jsonl` gets one line per result, made durable in batches. The
+//! file is emptied when all results are acknowledged. A line that a crash or a full disk left half-written is skipped;
+//! the other lines count.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -22,7 +22,7 @@ use crate::lifecycle::lock;
 /// A journal larger than this is rewritten if most of its lines are no longer needed.
 const REWRITE_BYTES: usize = 16 * 1024 * 1024;
 
-/// The usual length of a line, for estimating how much of the journal is needed.
+/// The usual length of a line in bytes, for estimating how much of the journal is needed.
 const LINE_BYTES: usize = 512;
 
 #[derive(Debug)]
@@ -141,7 +141,7 @@ impl Journal {
         bytes > 0 && (needed_count == 0 || (bytes > REWRITE_BYTES && needed_count * LINE_BYTES < bytes / 2))
     }
 
-    /// Replaces all lines by these results.
+    /// Replaces all lines with these results.
     pub(crate) fn rewrite(&self, results: &[v1::Result]) -> io::Result<()> {
         let mut file = lock(&self.results);
         let text = journal_text(results)?;
@@ -157,8 +157,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Records in memory that a server has welcomed this incarnation, so that the next one may name it as its
-    /// predecessor. [`Self::store_welcome`] writes this to disk.
+    /// Records in memory that a server has welcomed this incarnation, so that the next incarnation may name this one as
+    /// its predecessor. [`Self::store_welcome`] writes this to disk.
     pub(crate) fn record_welcome(&self) {
         if !lock(&self.state).welcomed {
             self.is_welcome_pending.store(true, Ordering::Relaxed);
@@ -282,7 +282,7 @@ struct Line {
     retryable: bool,
     started_at_ms: i64,
     finished_at_ms: i64,
-    /// Journals of older executors lack it.
+    /// Journals of older executors lack this field and the following ones.
     #[serde(default)]
     silent_ms: i64,
     #[serde(default)]

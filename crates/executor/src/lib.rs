@@ -19,25 +19,26 @@
 //! ```
 //!
 //! - Handlers take what they need as arguments ([`FromRun`]): [`Params`], [`Shard`], [`State`], [`Cancel`],
-//!   [`RunContext`], [`Progress`], [`Log`]. They return `()` or a `Result`. An error from `?` is a failure that the
-//!   job's retry policy may try again; [`JobError`] has the other kinds. A panic fails the run with the panic's
-//!   message.
+//!   [`RunContext`], [`Progress`], [`Log`]. They return `()` or a `Result`. An error from `?` fails the run, and the
+//!   job's retry policy may run it again. [`JobError`] also has failures that are not retried, and skips. A panic fails
+//!   the run with the panic's message.
 //! - [`job`](macro@job) on a function declares a job, with its schedule and policies; [`Builder::job`] registers it
 //!   with the server at the start.
 //! - Code that does not get the shard or the run as an argument reads [`shard::index`], [`shard::total`] and
-//!   [`run::current`]; tasks made by [`spawn`] inherit them.
+//!   [`run::current`]; tasks that [`spawn`] or [`spawn_blocking`] starts inherit both.
 //! - Each `tracing` event inside a run goes to that run's log: through the subscriber that the executor installs if the
 //!   program has none, or through [`log_layer`] in the program's own subscriber.
 //! - [`TestRun`] runs a handler without a server.
 //! - A [`Pump`] processes the rows of a pump job: [`Builder::pump`] registers it, [`TestPump`] tests it.
-//! - [`agent`] has the ready-made handlers: `shell`, `http`, `pump`, and the script languages.
+//! - [`agent`] has the ready-made handlers: `shell`, `http`, `pump`, and one for each script language.
 //!
-//! Handlers run on the runtime on which the executor was started. The executor talks to the servers on a separate thread.
-//! A handler that loops without an `await` therefore blocks other handlers on its thread, but delays neither heartbeats
-//! nor deadlines. One second after the grace, its run ends as timed out or cancelled, with a message that the handler
-//! does not yield. Its slot stays occupied until it returns. Blocking code belongs in a
-//! [`blocking_handler`](Builder::blocking_handler) or in [`spawn_blocking`]. A blocking handler cannot be aborted either:
-//! if it does not return when its run has to stop, the run ends in the same way.
+//! Handlers run on the runtime on which the executor was started. The executor talks to the servers on a separate
+//! thread. A handler that loops without an `await` therefore blocks other handlers on its thread, but delays neither
+//! heartbeats nor deadlines. If the run of such a handler has to stop, the run ends one second after the grace: as
+//! timed out, as cancelled or, if the executor itself stopped it, as failed. Its message states that the handler does
+//! not yield. Its slot stays occupied until the handler returns. Blocking code belongs in a
+//! [`blocking_handler`](Builder::blocking_handler) or in [`spawn_blocking`]. A blocking handler cannot be aborted
+//! either: if it does not return when its run has to stop, the run ends in the same way.
 //!
 //! An executor opens no port: it dials every server, and keeps a result until a server has acknowledged it.
 #![warn(missing_docs)]
@@ -117,7 +118,7 @@ pub use test_run::{TestOutcome, TestRun};
 /// async fn notify_accountants() {}
 ///
 /// let builder = Executor::builder("billing").job(close_invoices).job(notify_accountants);
-/// // A handler is tested without a server, or called as the function that it is.
+/// // A handler is tested without a server, or called like an ordinary function.
 /// assert_eq!(TestRun::of_job(&close_invoices).run().await.result(), Some(&7.into()));
 /// assert!(matches!(close_invoices::call(Params(Close { region: Some("eu".into()) })).await, Ok(1)));
 /// # }
@@ -125,14 +126,14 @@ pub use test_run::{TestOutcome, TestRun};
 ///
 /// | argument | |
 /// |---|---|
-/// | `name` | the name of the job and of its handler; by default the function's name. May come first without `name =` |
-/// | `cron`, `every`, `delay`, `at`, `after` | when it fires: at most one of them; a job with none runs only when it is triggered |
+/// | `name` | the name of the job and of its handler; by default the function's name. As the first argument, it may be written without `name =` |
+/// | `cron`, `every`, `delay`, `at`, `after` | the schedule: at most one of these arguments; a job without a schedule runs only when it is triggered |
 /// | `parent` | `after` with one job |
 /// | `tz` | the zone of `cron`; UTC by default |
 /// | `on` | how the jobs of `after` must have ended: `success`, `failure`, `either` |
-/// | `retry`, `backoff` | the number of attempts beyond the first; the first wait, doubled for each further one: `"10s"`, or `"10s..5m"` with a maximum |
+/// | `retry`, `backoff` | the number of further attempts; the first wait, doubled before each further attempt: `"10s"`, or `"10s..5m"` with a maximum |
 /// | `timeout` | how long one attempt may take |
-/// | `success_by`, `success_by_zone`, `no_success_for`, `longer_than`, `late`, `expect_channels` | expectations; a miss is an incident |
+/// | `success_by`, `success_by_zone`, `no_success_for`, `longer_than`, `late`, `expect_channels` | expectations; each one that is not met is an incident |
 /// | `misfire`, `overlap`, `on_silence`, `route`, `priority`, `enabled` | as in the REST API |
 /// | `overrides` | the parameters that a caller may replace for one run: `"all"`, `"none"`, or a list of JSON pointers |
 /// | `labels` | `"team=pay"`, or a list of them |
@@ -144,12 +145,13 @@ pub use test_run::{TestOutcome, TestRun};
 /// async fn close_invoices() {}
 /// ```
 ///
-/// An `async fn` becomes an async handler, a plain `fn` a [blocking one](Builder::blocking_handler). The doc comment's
-/// first paragraph is the job's description, cut after 1,000 bytes. Settings that have no argument here need a
-/// [`Declaration`].
+/// An `async fn` becomes an async handler, and a plain `fn` becomes a [blocking handler](Builder::blocking_handler).
+/// The doc comment's first paragraph is the job's description, cut after 1,000 bytes. Settings that have no argument
+/// here need a [`Declaration`].
 pub use rondel_macros::job;
 
-/// Gives a pump type its name. Only [`Builder::named_pump`] registers the pump; it creates the value with `Default`.
+/// Gives a pump type its name. The attribute alone registers nothing: [`Builder::named_pump`] registers the pump, with
+/// a value that it creates by `Default`.
 ///
 /// ```
 /// use rondel::{Executor, Item, JobError, Pump, PumpContext};

@@ -83,8 +83,8 @@ impl Masks {
 
     pub(crate) fn apply<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let Some(finder) = &self.finder else {
-            // There is nothing to hide, or the finder could not be built. In that case, the whole text is hidden: a log
-            // without its text is better than one with secrets.
+            // There is nothing to hide, or the finder could not be built. In the second case, the whole text is hidden:
+            // a log without its text is better than one with secrets.
             return Cow::Borrowed(if self.form_count == 0 { text } else { MASK });
         };
         if !finder.is_match(text) {
@@ -189,7 +189,7 @@ fn in_lower_case(escaped_text: &str) -> String {
 }
 
 /// The base64 forms of a secret, for each of the three offsets at which it can begin within a group of three bytes. The
-/// first form of an offset has only the characters that depend on nothing but the secret. The second one continues to
+/// first form of an offset has only the characters that depend on nothing but the secret. The second form continues to
 /// the end, for a text that ends with the secret.
 fn base64_forms(secret: &[u8]) -> Vec<String> {
     let mut forms = Vec::new();

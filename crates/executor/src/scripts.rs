@@ -1,5 +1,4 @@
-//! The requests with which runs ask servers for scripts. Collects the requests to send, and passes each reply to its
-//! run.
+//! Collects the requests with which runs ask servers for scripts, and passes each reply to its run.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -24,7 +23,7 @@ pub(crate) struct ScriptRequests {
     pending_requests: Mutex<HashMap<RunKey, PendingRequest>>,
     unsent_requests: Mutex<Vec<ScriptRequest>>,
     wake: Notify,
-    /// Rises with each request, so that the next one goes to the next server.
+    /// Rises with each request, so that the next request goes to the next server.
     next_turn: AtomicUsize,
 }
 

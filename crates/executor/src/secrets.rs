@@ -1,4 +1,4 @@
-//! The secrets of an executor, from its own files or its own environment. The server never has them.
+//! The secrets of an executor: from its own files, its program or its environment. The server never has them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,9 +12,9 @@ const ENV_PREFIX: &str = "RONDEL_SECRET_";
 /// Maximum size of a secret file.
 const SECRET_BYTES_MAX: u64 = 64 * 1024;
 
-/// Resolves `{{secret.NAME}}` in the string values of params, before the handler sees them: from the file `NAME` in a
-/// directory, else from the environment variable `RONDEL_SECRET_NAME`. Resolved secrets are hidden in the run's log,
-/// message and result.
+/// Resolves `{{secret.NAME}}` in the string values of params, before the handler sees them: from the file `NAME` in the
+/// directory that [`dir`](Self::dir) sets, else from [`value`](Self::value), else from the environment variable
+/// `RONDEL_SECRET_NAME`. Resolved secrets are hidden in the run's log, message and result.
 ///
 /// ```no_run
 /// # fn configure(builder: rondel::Builder) -> rondel::Builder {
@@ -35,21 +35,23 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Reads secrets from the environment only.
+    /// Reads secrets from the environment. [`dir`](Self::dir) and [`value`](Self::value) add sources that take
+    /// precedence.
     #[must_use]
     pub fn from_env() -> Self {
         Self { dir: None, values: BTreeMap::new() }
     }
 
-    /// Reads secrets from the files of this directory first; a line break at a file's end is not part of the secret.
+    /// Reads secrets from the files of this directory first. A file has at most 64 KiB; a line break at its end is not
+    /// part of the secret.
     #[must_use]
     pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.dir = Some(dir.into());
         self
     }
 
-    /// Adds a secret that the program itself has, for instance because the program has removed it from its
-    /// environment.
+    /// Adds a secret that the program itself has, for instance because the program has removed it from its environment.
+    /// A file with the same name takes precedence.
     #[must_use]
     pub fn value(mut self, name: impl Into<String>, secret: impl Into<String>) -> Self {
         self.values.insert(name.into(), secret.into());
@@ -90,12 +92,12 @@ impl Secrets {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the executor's environment is one of the two homes of secrets")]
+#[expect(clippy::disallowed_methods, reason = "secrets may be in the executor's environment")]
 fn from_variable(name: &str) -> Option<String> {
     std::env::var(format!("{ENV_PREFIX}{name}")).ok()
 }
 
-/// No separators and no leading dot: a name is never a path.
+/// Whether the text is a secret's name. It has no separators and no leading dot, so that it is never a path.
 fn is_name(name: &str) -> bool {
     let is_name_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     !name.is_empty() && name.len() <= 128 && !name.starts_with('.') && name.chars().all(is_name_char)

@@ -1,4 +1,4 @@
-//! The values that every run needs, fixed when the executor is built.
+//! The values that all runs of an executor share.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -28,27 +28,31 @@ use crate::table::RunKey;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// How long a run may take to stop before it is dropped. If the run stops because no server answers, this is at
-    /// most 10 s, because another executor may get the run then. A server gives up a run 60 s after its timeout, so a
-    /// run with a longer grace may overlap with its successor.
+    /// How long a run may take to stop before it is dropped; 10 s by default. If the run stops because no server
+    /// answers, the grace is at most 10 s, because another executor may then get the run. A server gives up a run 60 s
+    /// after its timeout, so a run with a longer grace may overlap with its successor.
     pub cancel_grace: Duration,
     /// The longest silence of the servers: once none has answered for this long, runs of jobs with `on_silence: stop`
-    /// are stopped. `None` for the servers' setting. With a longer value than theirs, these runs may overlap with their
-    /// successors, unless the servers' `lost_after` is longer, too.
+    /// are stopped. `None`, the default, for the servers' setting. With a longer value than theirs, these runs may
+    /// overlap with their successors, unless the servers' `lost_after` is longer, too.
     pub silence_max: Option<Duration>,
-    /// How long a result waits for its acknowledgement before it is sent again.
+    /// How long a result waits for its acknowledgement before it is sent again; 2 s by default. The wait doubles with
+    /// each try, up to 16 times this length.
     pub resend_after: Duration,
-    /// How long a run must last before its start is reported. The starts of shorter runs are not reported.
+    /// How long a run must last before its start is reported; 500 ms by default. The starts of shorter runs are not
+    /// reported.
     pub report_start_after: Duration,
-    /// The period of the executor's sweeps: the longest that a log line waits before it is sent.
+    /// The period of the executor's sweeps; 200 ms by default. A log line waits at most this long before it is sent,
+    /// unless too much of the log is unacknowledged.
     pub sweep_period: Duration,
-    /// The shortest wait before dialling a server again.
+    /// The wait before a server is dialled again after its first failure; 100 ms by default. The wait doubles with each
+    /// further failure, and jitter shortens each wait by up to half.
     pub reconnect_min: Duration,
-    /// The longest wait before dialling a server again.
+    /// The longest wait before a server is dialled again; 2 s by default.
     pub reconnect_max: Duration,
-    /// How long connecting may take. The server's welcome may then take as long again.
+    /// How long connecting may take; 5 s by default. The server's welcome may then take as long again.
     pub connect_timeout: Duration,
-    /// How long a draining executor waits for the last acknowledgements.
+    /// How long a draining executor waits for the last acknowledgements; 5 s by default.
     pub ack_grace: Duration,
 }
 
@@ -103,9 +107,9 @@ pub(crate) struct Setup {
     pub(crate) blocking_permits: Arc<Semaphore>,
     /// Runs with progress that was not sent yet.
     pub(crate) progressed_runs: Mutex<Vec<RunKey>>,
-    /// How long no server has answered.
+    /// Since when no server has answered.
     pub(crate) silence: Silence,
-    /// The reports of groups of pump jobs.
+    /// The last report of each group of a pump job.
     pub(crate) pump_reports: LastReports,
     /// The requests with which runs ask servers for scripts.
     pub(crate) script_requests: ScriptRequests,
@@ -138,10 +142,10 @@ impl Setup {
     }
 }
 
-/// The largest number of blocking handlers that run at the same time, unless the program sets another.
+/// The largest number of blocking handlers that run at the same time, unless the program sets another number.
 pub(crate) const BLOCKING_THREADS_MAX: usize = 256;
 
-/// One value per type.
+/// The values that handlers take as [`State`](crate::State), one per type.
 #[derive(Default)]
 pub(crate) struct States(HashMap<TypeId, Box<dyn Any + Send + Sync>>);
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::{JobError, run};
 
-/// One of `total` parts of the same fire; an unsharded run is part 0 of 1.
+/// One of the `total` parts into which a fire of the job is split. An unsharded run is part 0 of 1.
 ///
 /// ```
 /// # use rondel::{Shard, TestRun};
@@ -96,8 +96,8 @@ pub fn name() -> Option<String> {
     run::with_current(|run| run.shard_name().map(str::to_owned)).flatten()
 }
 
-/// The parameters that belong only to the shard that this code runs in; the run's parameters contain them too. Null if
-/// the shard has none, and outside a run.
+/// The parameters that belong only to the shard that this code runs in; the run's parameters contain them too. `T` is
+/// read from `null` if the shard has none, and outside a run.
 ///
 /// # Errors
 /// The parameters do not fit `T`.
@@ -106,7 +106,8 @@ pub fn params<T: DeserializeOwned>() -> Result<T, JobError> {
     read_with_place(own_params).map_err(|error| JobError::terminal(format_args!("the shard's params: {error}")))
 }
 
-/// The shard's own parameters. Their values are taken from the run's parameters, in which secrets are already resolved.
+/// The shard's own parameters; null if it has none. Their values are taken from the run's parameters, in which secrets
+/// are already resolved.
 fn own_params(shard_params: &str, run_params: &str) -> Value {
     let run_params = serde_json::from_str(run_params).unwrap_or_default();
     match (serde_json::from_str(shard_params).unwrap_or_default(), run_params) {

@@ -1,6 +1,6 @@
 //! Signals that usually end an executor.
 
-/// Resolves at SIGTERM or ctrl-c: the usual argument of `run_until`.
+/// Resolves at SIGTERM or ctrl-c, or if the program cannot listen for ctrl-c. The usual argument of `run_until`.
 ///
 /// ```no_run
 /// # async fn start(builder: rondel::Builder) -> Result<(), rondel::ExecutorError> {

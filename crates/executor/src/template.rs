@@ -16,7 +16,7 @@ pub(crate) struct ResolvedParams {
     pub(crate) masks: Masks,
 }
 
-/// Fills the secrets into `params`; `None` if it names none.
+/// Fills the secrets into `params`. Returns `None` if `params` names no secret.
 pub(crate) async fn resolve(params: &str, secrets: &Secrets) -> Result<Option<ResolvedParams>, JobError> {
     if !params.contains(PLACEHOLDER_START) {
         return Ok(None);

@@ -105,7 +105,7 @@ impl TestRun {
         self
     }
 
-    /// The index of the run's shard, and the number of shards.
+    /// The index of the run's shard, and the number of shards; 0 of 1 by default.
     pub fn shard(mut self, index: u32, total: u32) -> Self {
         self.trigger.shard_index = i32::try_from(index).unwrap_or(i32::MAX);
         self.trigger.shard_total = i32::try_from(total).unwrap_or(i32::MAX);
@@ -122,7 +122,7 @@ impl TestRun {
         self
     }
 
-    /// The attempt, from 1.
+    /// The number of the attempt, from 1; 1 by default.
     pub fn attempt(mut self, attempt: i32) -> Self {
         self.trigger.attempt = attempt;
         self
@@ -134,7 +134,7 @@ impl TestRun {
         self
     }
 
-    /// The planned instant.
+    /// The run's planned instant; 1970-01-01T00:00:00Z by default.
     pub fn fire_at(mut self, at: Timestamp) -> Self {
         self.trigger.fire_at_ms = at.as_millis();
         self.trigger.due_at_ms = at.as_millis();
@@ -153,13 +153,13 @@ impl TestRun {
         self
     }
 
-    /// The job's timeout.
+    /// The timeout of the attempt; no limit by default.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.trigger.timeout_ms = time::millis(timeout);
         self
     }
 
-    /// Cancels the run after this time.
+    /// Cancels the run after this time, if the handler has not returned by then.
     pub fn cancel_after(mut self, delay: Duration) -> Self {
         self.cancel_after = Some(delay);
         self
@@ -238,7 +238,7 @@ impl TestOutcome {
         self.ending.retryable
     }
 
-    /// The value that the handler returned.
+    /// The value that the handler returned; `None` if it was `()` or null, or if the run did not succeed.
     #[must_use]
     pub fn result(&self) -> Option<&Value> {
         self.result.as_ref()
@@ -261,7 +261,7 @@ impl TestOutcome {
         self.lines.iter().filter(move |line| line.level == level).map(|line| line.text.as_str())
     }
 
-    /// The progress that the handler reported last: done, and total.
+    /// The progress that the handler reported last: done, and total. `None` if it reported none.
     #[must_use]
     pub fn progress(&self) -> Option<(u64, u64)> {
         self.progress

@@ -20,8 +20,8 @@ pub(crate) fn start(engine: &Arc<Engine>) -> std::io::Result<()> {
     let thread = std::thread::Builder::new().name("rondel-executor".to_owned());
     let dispatch = tracing::dispatcher::get_default(Clone::clone);
     thread.spawn(move || {
-        // If this thread ends early, for instance by a panic, the executor ends too: without it, nothing talks to the
-        // servers.
+        // If this thread ends early, for instance by a panic, the executor's tasks end, too: without this thread,
+        // nothing talks to the servers.
         let _stop_all = engine.setup.lifecycle.guard();
         let _dispatch_guard = tracing::dispatcher::set_default(&dispatch);
         runtime.block_on(async {

@@ -25,7 +25,8 @@ pub(crate) fn span(run: &RunContext) -> Span {
     span
 }
 
-/// Logs how the run ended. If the run is exported and was not successful, its span gets an error status.
+/// Logs how the run ended. If the run's span is exported, it gets an error status, unless the run succeeded, was
+/// skipped or yielded.
 pub(crate) fn record_end(span: &Span, run: &RunContext, ending: &Ending) {
     tracing::debug!(status = %ending.status, message_of_run = ending.message, "the run ended");
     if run.is_exported() && !ending.is_yielded && !matches!(ending.status, RunStatus::Succeeded | RunStatus::Skipped) {

@@ -25,7 +25,7 @@ use crate::{console_calls, wire};
 
 /// Maximum size of a body, in KiB.
 const BODY_KIB_MAX: u32 = 16 * 1024;
-/// How long a callback waits for the store before it is refused. Any call waits equally long for room in memory.
+/// How long a callback waits for the store before it is refused, and how long any call waits for room in memory.
 const STORE_TIMEOUT: Duration = Duration::from_secs(20);
 const STORE_PERIOD: Duration = Duration::from_millis(500);
 
@@ -58,7 +58,7 @@ impl std::fmt::Debug for ApiCall {
     }
 }
 
-/// The answer, as JSON.
+/// The answer to a call. Its body is JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiAnswer {
     /// The HTTP status: 503 if the database is unavailable, 410 for a call that is not served, otherwise 200.
@@ -90,7 +90,7 @@ impl Bridge {
         console_calls::answer(path)
     }
 
-    /// Answers a call, and counts it. Refused calls are logged at most once a minute for each kind and address.
+    /// Answers a call, and counts it. Refused calls are logged at most once a minute for each kind, outcome and address.
     pub async fn call(&self, call: ApiCall) -> ApiAnswer {
         let (kind, client) = (call_kind(&call.method), call.client);
         match self.serve(kind, call).await {

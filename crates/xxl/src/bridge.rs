@@ -1,6 +1,6 @@
 //! The state shared by the calls of executors, and a link for each executor.
 //!
-//! Every server keeps a link to every registered executor, no matter with which server it registered: the store has all registrations.
+//! Every server keeps a link to every registered executor, whichever server the executor registered with: the store has all registrations.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -41,7 +41,7 @@ const ATTEMPT_COUNT_MAX: u32 = 1_000;
 /// Why an executor registered by hand gets no runs although it answers.
 const TOKEN_ENDED_REASON: &str = "the token that it was added with has expired or was revoked; configure the executor with a new one, and add the address \
      again with that token";
-/// Maximum total size of the bodies being read, in KiB; of those for one app, half of it.
+/// Maximum total size of the bodies being read, in KiB. The bodies for one app get at most half of it.
 const BODIES_KIB_MAX: usize = 64 * 1024;
 
 /// State shared by the links and the bridge.
@@ -67,8 +67,8 @@ impl Shared {
         });
     }
 
-    /// Whether this node asks the executor about an attempt and reads its log. The responsible node is the sender of the attempt or, if
-    /// that is gone, the living node with the lowest id.
+    /// Whether this node asks the executor about an attempt and reads its log. The responsible node is the sender of the attempt or, if the
+    /// sender is gone, the living node with the lowest id.
     pub(crate) fn is_responsible_for(&self, run: &XxlRun) -> bool {
         let own_node = self.engine.token().node;
         let living_nodes = self.living_nodes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,15 +77,15 @@ impl Shared {
                 && living_nodes.first().is_none_or(|first_node| own_node <= *first_node)
     }
 
-    /// Whether another server sent the attempt and lives. That server reports the end of the attempt, because later runs of the job
-    /// may be waiting there for that end.
+    /// Whether another server sent the attempt, and that server lives. That server reports the end of the attempt, because later runs of
+    /// the job may be waiting there for that end.
     pub(crate) fn is_of_another_server(&self, run: &XxlRun) -> bool {
         let living_nodes = self.living_nodes.lock().unwrap_or_else(PoisonError::into_inner);
         run.node != self.engine.token().node && living_nodes.contains(&run.node)
     }
 
-    /// Waits until this server holds this lease; false if it has lost it. Executors cannot refuse the requests of a server that stood still
-    /// for longer than its lease, so a request to run an attempt is sent only after this check.
+    /// Waits until this server holds this lease; false if the server has lost the lease. Executors cannot refuse the requests of a server
+    /// that stood still for longer than its lease, so a request to run an attempt is sent only after this check.
     pub(crate) async fn wait_for_lease(&self, lease: LeaseToken) -> bool {
         while !self.engine.holds(lease) {
             if self.engine.has_lost(lease) {
@@ -170,7 +170,7 @@ impl Bridge {
         Ok(bridge)
     }
 
-    /// The paths that it serves, without the method at the end.
+    /// The paths that the bridge serves, without the method at the end.
     #[must_use]
     pub fn paths(&self) -> Vec<String> {
         self.0.shared.config.prefixes().into_iter().map(|prefix| format!("{prefix}/api")).collect()
@@ -243,7 +243,8 @@ impl Bridge {
         Ok(open_rows.iter().any(is_running))
     }
 
-    /// Opens links to executors that have registered, and ends links to executors that have not registered for too long.
+    /// Opens links to executors that have registered, updates the existing links, and ends those to executors that have not registered for
+    /// too long.
     async fn refresh_links(&self, state: &mut RefreshState) -> Result<(), StoreError> {
         self.0.shared.refresh_living_nodes().await?;
         let engine = &self.0.shared.engine;
@@ -341,7 +342,7 @@ impl Bridge {
                 }
                 match positions.get(&executor.id) {
                     Some(position) if executor.left_at.is_none() => executors[*position].left_at = None,
-                    // A user removed the executor, but it has registered itself, too.
+                    // A user has removed the executor, or its token has ended, but it has also registered itself: that registration counts.
                     Some(_) => {}
                     None => executors.push(executor),
                 }
@@ -383,7 +384,7 @@ impl Bridge {
         });
     }
 
-    /// Whether the executor accepts calls with its token; otherwise the reason. Its callbacks may be refused nevertheless.
+    /// `Ok` if the executor accepts calls with its token, else the reason why not. Its callbacks may be refused nevertheless.
     async fn call_beat(&self, executor: &XxlExecutor) -> Result<(), String> {
         let shared = &self.0.shared;
         // The networks may have changed since its registration.

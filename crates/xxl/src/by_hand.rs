@@ -16,9 +16,9 @@ const BEAT_VALID_FOR: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BeatOutcome {
     Available,
-    /// It answers, but its token has ended: its callbacks would be refused.
+    /// The executor answers, but its token has ended, so its callbacks would be refused.
     TokenEnded {
-        /// Whether it has attempts of open runs, according to the store.
+        /// Whether the executor has attempts of open runs, according to the store.
         has_runs: bool,
     },
     NoAnswer,
@@ -29,9 +29,9 @@ pub(crate) enum BeatOutcome {
 struct ExecutorBeat {
     asked_at: Option<Instant>,
     succeeded_at: Option<Instant>,
-    /// When it last answered although its token had ended.
+    /// When the executor last answered although its token had ended.
     token_ended_at: Option<Instant>,
-    /// Whether it had attempts of open runs then.
+    /// Whether the executor had attempts of open runs at `token_ended_at`.
     has_runs: bool,
     is_asking: bool,
 }
@@ -56,7 +56,8 @@ impl ExecutorBeat {
 pub(crate) struct Beats(BTreeMap<ExecutorId, ExecutorBeat>);
 
 impl Beats {
-    /// The executors that are due for a call; `executors` are the registered ones. The caller must record each answer with [`Self::note_answer`].
+    /// The executors that are due for a call. `executors` are all executors registered by hand. The caller must record each answer with
+    /// [`Self::note_answer`].
     pub(crate) fn take_due(&mut self, executors: &[XxlExecutor], now: Instant) -> Vec<XxlExecutor> {
         self.0.retain(|id, _| executors.iter().any(|executor| executor.id == *id));
         let mut due_executors = Vec::new();
@@ -81,12 +82,12 @@ impl Beats {
         self.0.get(&id).is_some_and(|beat| beat.has_runs)
     }
 
-    /// Whether it still answers, but is not available any more because its token has ended. The runs that it has are not lost.
+    /// Whether the executor still answers but is no longer available, because its token has ended. Its runs are not lost.
     pub(crate) fn is_leaving(&self, id: ExecutorId, now: Instant) -> bool {
         self.0.get(&id).is_some_and(|beat| beat.is_leaving(now))
     }
 
-    /// Records an answer; true if the executor was not available before and is now.
+    /// Records an answer. Returns true if the executor was not available before and is available now.
     pub(crate) fn note_answer(&mut self, id: ExecutorId, outcome: BeatOutcome, now: Instant) -> bool {
         let Some(beat) = self.0.get_mut(&id) else { return false };
         beat.is_asking = false;

@@ -19,20 +19,20 @@ const TOKEN_HEADER: HeaderName = HeaderName::from_static("xxl-job-access-token")
 const RUN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Timeout of the other calls.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
-/// Shorter than 5 s, after which some executors close idle connections without notice.
+/// How long an idle connection stays open: less than the 5 s after which some executors close it without notice.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum size of an answer, in KiB; a log may be long.
 pub(crate) const ANSWER_KIB_MAX: u32 = 8 * 1024;
-/// Maximum number of concurrent calls to all executors; to those of one app, half of it. Answers that arrive at the same time are stored in
-/// one transaction.
+/// Maximum number of concurrent calls to all executors. The executors of one app get at most half of it. Answers that arrive at the same
+/// time are stored in one transaction.
 const CALL_COUNT_MAX: usize = 512;
 
 /// Why a call has no usable answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CallError {
-    /// The request was not sent: the executor has no part of it.
+    /// The request was not sent: the executor got no part of it.
     NotSent(String),
-    /// The request was not sent: the time in which the run may begin has passed, or the lease under which it was accepted has ended.
+    /// The request was not sent: the time in which the run may begin has passed, or the lease under which the run was accepted has ended.
     TooLate(String),
     /// The executor refused the request.
     Refused(String),
@@ -90,7 +90,7 @@ impl Client {
         self.call(peer, method, body, (CALL_TIMEOUT, None)).await
     }
 
-    /// Waits for a permit and makes a call, unless `deadline` passes first.
+    /// Waits for a permit, and makes a call unless `deadline` has passed by then.
     async fn call(
         &self,
         peer: &Peer,
@@ -143,7 +143,7 @@ pub(crate) struct Peer {
     pub(crate) address: String,
     /// The token with which it registered.
     pub(crate) token: String,
-    /// The target of its calls and the header with the token, or the reason why it cannot be called.
+    /// The target of the calls and the header with the token, or the reason why the executor cannot be called.
     target: Result<(Target, HeaderValue), String>,
 }
 

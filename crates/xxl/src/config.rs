@@ -8,7 +8,7 @@ use rondel_core::outgoing::AllowedAddresses;
 pub struct XxlConfig {
     /// The networks in which executors may be.
     pub networks: AllowedAddresses,
-    /// A prefix before `/api/registry` and the other paths. They are also served without a prefix and under `/xxl-job-admin`.
+    /// A prefix before `/api/registry` and the other paths. These paths are also served without a prefix and under `/xxl-job-admin`.
     pub prefix: Option<String>,
     /// If an executor has had no run of the job for this long and sent no callback, the outcome of the attempt counts as unknown.
     pub callback_timeout: Duration,

@@ -73,7 +73,7 @@ pub(crate) fn without_new_success(row: XxlRun, new_since: Timestamp) -> XxlRun {
 const WRAPPER_EXCEPTION: &str = "java.lang.reflect.InvocationTargetException";
 const CAUSED_BY: &str = "Caused by: ";
 
-/// The first line of the message, shortened; of a Java stack trace also its root cause. The log has the whole text.
+/// The first line of the message, and the root cause of a Java stack trace, shortened together. The log has the whole text.
 fn message(code: i32, text: &str) -> String {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let first_line = lines.next().unwrap_or_default();

@@ -8,7 +8,7 @@ use rondel_core::error_chain::chain;
 use rondel_store::StoreError;
 use tokio::time::Instant;
 
-/// The same line is logged at most once in this time.
+/// The same line is logged at most once within this time.
 const LINE_PERIOD: Duration = Duration::from_secs(60);
 const LINE_COUNT_MAX: usize = 1_000;
 

@@ -39,14 +39,14 @@ const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
 const TICK_PERIOD: Duration = Duration::from_secs(1);
 /// How long a link waits before it opens its session again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How often the store is read for attempts that other servers sent to the executor, and for ends that they received.
+/// How often the store is read for attempts that other servers sent to the executor, and for ends that those servers received.
 const RECONCILE_PERIOD: Duration = Duration::from_secs(5);
-/// Replaces [`RECONCILE_PERIOD`] while the executor calls back another server, because the next run of a job waits for the end of the
-/// last one. Shorter than [`TICK_PERIOD`], so that each tick reads.
+/// Replaces [`RECONCILE_PERIOD`] while the executor calls back another server, because the next run of a job waits for the end of the job's
+/// last run. Shorter than [`TICK_PERIOD`], so that each tick reads.
 const RECONCILE_SHORT_PERIOD: Duration = Duration::from_millis(500);
 /// Replaces [`RECONCILE_PERIOD`] while the executor has no run.
 const RECONCILE_IDLE_PERIOD: Duration = Duration::from_secs(15);
-/// How long an attempt runs before the executor is asked whether it still has it, and the period of these questions.
+/// How long an attempt runs before the executor is asked whether it still has the attempt, and the period of these questions.
 const ASK_PERIOD: Duration = Duration::from_secs(10);
 /// Replaces [`ASK_PERIOD`] while the executor has not accepted the attempt.
 const ASK_SHORT_PERIOD: Duration = Duration::from_secs(2);
@@ -60,12 +60,12 @@ const MESSAGE_CAPACITY: usize = 1_024;
 /// Whether the executor accepts runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Presence {
-    /// It is registered.
+    /// The executor is registered.
     Here,
-    /// It signed off or was removed, and finishes its runs. Or its registration has expired, but ends of its attempts are
+    /// The executor has signed off or was removed, and finishes its runs. Or its registration has expired, but ends of its attempts are
     /// still to be reported.
     Leaving,
-    /// It has not registered for too long.
+    /// The executor has not registered for too long.
     Gone,
 }
 
@@ -103,7 +103,7 @@ pub(crate) enum Event {
     Beat(bool),
 }
 
-/// Lines of a log that were read.
+/// Lines of a log that were read, or only the end of the read.
 #[derive(Debug)]
 pub(crate) struct PulledPage {
     pub(crate) log_id: i64,
@@ -136,7 +136,7 @@ impl LinkHandle {
     }
 }
 
-/// Connects one executor to the engine.
+/// Connects one executor to the engine: see [`Self::run`].
 pub(crate) struct Link {
     shared: Arc<Shared>,
     identity: Identity,
@@ -146,7 +146,7 @@ pub(crate) struct Link {
     table: Table,
     /// The number of attempts in the table, for the handle.
     attempt_count: Arc<AtomicU32>,
-    /// Started attempts that have not been reported to the engine yet.
+    /// The replies that report started attempts to the engine, not sent yet.
     unreported_starts: Vec<v1::Reply>,
     /// Whether the last call could not be sent to the executor.
     is_unreachable: bool,
@@ -155,7 +155,7 @@ pub(crate) struct Link {
     reconciled_at: Instant,
     /// Whether the executor reports the ends of this server's attempts to another server, or has not reported any yet.
     is_called_elsewhere: bool,
-    /// Whether ends were left to the servers that sent the attempts since the store was last read.
+    /// Whether, since the last read of the store, ends were left to the servers that sent the attempts.
     has_left_ends: bool,
     /// The attempts whose stop is left to another server, and since when.
     waiting_cancels: HashMap<i64, Instant>,
@@ -460,7 +460,7 @@ impl Link {
         self.send_started(session).await
     }
 
-    /// Sends started attempts before any results: an attempt must begin before it ends.
+    /// Reports started attempts. This precedes the results, because an attempt must begin before it ends.
     async fn send_started(&mut self, session: &Session) -> bool {
         let starts = std::mem::take(&mut self.unreported_starts);
         for batch in starts.chunks(ITEM_COUNT_MAX) {

@@ -1,4 +1,4 @@
-//! Converts pages of an executor's log to chunks of the engine's.
+//! Converts pages of an executor's log to chunks of the engine's log.
 
 use rondel_core::RunId;
 use rondel_proto::v1::{LogChunk, LogLine};
@@ -19,7 +19,8 @@ const LINE_LEN_MAX: usize = 16 * 1024;
 const CHUNK_COUNT_MAX: u32 = 10_000;
 /// The first sequence number for the lines of an end's message: higher than that of any line of the log.
 const END_MESSAGE_SEQUENCE: i64 = 1 << 42;
-/// A line break in XXL-JOB's own messages: its console shows logs as HTML. The line stays one line, so that its number stays the same.
+/// A line break in XXL-JOB's own messages, which its console shows as HTML. A line with such breaks stays one line, so that the lines keep
+/// their numbers.
 const LINE_BREAK: &str = "<br>";
 const OUTPUT_LEVEL: &str = "stdout";
 /// The beginning of the line that stands for the rest of a log; readers of logs recognise a gap by it.
@@ -30,13 +31,13 @@ const END_MESSAGE_LEVEL: &str = "error";
 /// How a read of a log ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReadEnd {
-    /// The executor has no further lines.
+    /// The executor has no further lines, or no logs at all.
     Whole,
     /// The maximum number of pages was read.
     Paused,
     /// The log is too long to be read further.
     Cut,
-    /// There was no answer, for this reason.
+    /// The read failed, for this reason.
     Failed(String),
 }
 

@@ -16,13 +16,13 @@ const REPORTING_READ_PERIOD: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(crate) struct RefreshState {
     failed_at: Option<Instant>,
-    /// The executors registered by hand, with those that were removed and still have attempts.
+    /// The executors registered by hand, including those that a user has removed and that still have attempts.
     registered_by_hand: Vec<XxlExecutor>,
     /// The executors that are no longer registered but have ends to report.
     reporting_executors: Vec<XxlExecutor>,
     /// When `reporting_executors` was read from the store.
     reporting_read_at: Option<Instant>,
-    /// The executors that had runs at the first refresh.
+    /// The executors that are expected back, as determined after the first refresh: see [`Self::note_expected_executors`].
     expected_executors: Vec<XxlExecutor>,
     /// When the first refresh was.
     first_refresh_at: Option<Instant>,
@@ -34,14 +34,14 @@ impl RefreshState {
         self.failed_at = Some(now);
     }
 
-    /// Whether executors may count as gone. While the store fails, no registration is stored, so each executor first gets the time for a
-    /// new one.
+    /// Whether executors may count as gone. While the store fails, no registration is stored. After a failure, each executor therefore
+    /// first gets the time for a new registration.
     pub(crate) fn may_expire(&self, now: Instant) -> bool {
         self.failed_at.is_none_or(|at| now.duration_since(at) >= REGISTERED_FOR)
     }
 
-    /// The executors registered by hand. Those that a user removed are included as signed off while they have attempts.
-    /// Registrations that the executors made themselves are ignored here.
+    /// The executors registered by hand. Those that a user has removed are included, as signed off, while they have attempts. Sign-offs
+    /// that the executors made themselves are ignored.
     pub(crate) fn by_hand_with_removed(
         &mut self,
         executors_by_hand: Vec<XxlExecutor>,
@@ -80,13 +80,14 @@ impl RefreshState {
         self.first_refresh_at.is_none()
     }
 
-    /// Records the executors that are expected back: they have runs, and their registrations end before the next ones are due.
+    /// Records the executors that are expected back: they have runs, and their registrations have ended, or end before the next ones are
+    /// due.
     pub(crate) fn note_expected_executors(&mut self, expected_executors: Vec<XxlExecutor>, now: Instant) {
         (self.expected_executors, self.first_refresh_at) = (expected_executors, Some(now));
     }
 
     /// Adds the executors that are expected back, for a while and without giving them runs. Before the first refresh, there may have been
-    /// no server to receive their registrations, so each executor gets the time for a new one.
+    /// no server to receive their registrations, so each executor gets the time for a new registration.
     pub(crate) fn with_expected_executors(&self, executors: Vec<XxlExecutor>, now: Instant) -> Vec<XxlExecutor> {
         let is_expecting = self.first_refresh_at.is_some_and(|at| now.duration_since(at) < REGISTERED_FOR);
         if is_expecting { with_leaving(executors, &self.expected_executors) } else { executors }

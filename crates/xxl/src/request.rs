@@ -57,7 +57,8 @@ fn has_parents(params: &Value) -> bool {
     parents.is_some_and(|parents| !parents.is_empty() && parents.values().all(is_parent_status))
 }
 
-/// The job's own parameters, without the field `parents` (the runs that this one follows): handlers written for XXL-JOB do not know it.
+/// The job's own parameters, without the field `parents` (the runs that this one follows): handlers written for XXL-JOB do not know that
+/// field.
 fn own_params(params: Value) -> Value {
     let Value::Object(mut fields) = params else { return params };
     fields.remove("parents");

@@ -26,8 +26,8 @@ impl Room {
         Self { total: Arc::new(Semaphore::new(total)), app_max: total / 2, by_app: Mutex::default() }
     }
 
-    /// Waits for permits; `None` if the room is closed. The app's own ones come first, so that one app has few callers that wait for the
-    /// shared ones.
+    /// Waits for permits; `None` if the room is closed. The app's own permits are taken first, so that only few callers of one app wait for
+    /// the shared permits.
     pub(crate) async fn take(&self, app: AppId, count: u32) -> Option<RoomPermits> {
         let app_permits = self.of_app(app).acquire_many_owned(count).await.ok()?;
         let permits = Arc::clone(&self.total).acquire_many_owned(count).await.ok()?;

@@ -24,9 +24,9 @@ const RESEND_AFTER: Duration = Duration::from_secs(2);
 /// A request to stop an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kill {
-    /// This caller wants it stopped, and the executor has not been asked yet.
+    /// This caller wants the attempt stopped, and the executor has not been asked yet.
     Wanted(String),
-    /// The executor was asked to stop it by this caller, and has not answered.
+    /// The executor has been asked to stop the attempt, for this caller, and has not answered.
     Requested(String),
     /// The executor has not stopped the attempt.
     Failed,
@@ -36,19 +36,19 @@ pub(crate) enum Kill {
 #[derive(Clone, Debug)]
 pub(crate) struct AttemptEntry {
     pub(crate) row: XxlRun,
-    /// The `fence_n` of its trigger; 0 if another server sent it, or this one before a restart.
+    /// The `fence_n` of the attempt's trigger; 0 if another server sent the attempt, or this server did so before a restart.
     pub(crate) fence_n: i64,
     /// Whether the executor has confirmed that it has or had the attempt.
     pub(crate) is_confirmed: bool,
     pub(crate) started_at_ms: i64,
-    /// The end of the request to run it, or its insertion here: answers of the executor cover it from this instant on.
+    /// When the request to run the attempt ended, or when the entry was made. Answers to questions asked after that cover the attempt.
     pub(crate) answerable_since: Instant,
-    /// Whether the request to run it is on its way.
+    /// Whether the request to run the attempt is on its way.
     pub(crate) is_sending: bool,
     pub(crate) kill: Option<Kill>,
-    /// Whether this server has logged that the executor did not stop it.
+    /// Whether this server has logged that the executor did not stop the attempt.
     pub(crate) has_logged_failed_kill: bool,
-    /// Since when the executor has had no run of its job.
+    /// Since when the executor has had no run of the attempt's job; `None` if it has one, or was not asked.
     pub(crate) idle_since: Option<Instant>,
     /// When the executor was last asked whether it is idle for the job.
     pub(crate) asked_at: Option<Instant>,
@@ -56,11 +56,11 @@ pub(crate) struct AttemptEntry {
     pub(crate) is_pulling: bool,
     pub(crate) has_whole_log: bool,
     pub(crate) is_log_cut: bool,
-    /// Why the last read of its log failed; only if the attempt had ended by then.
+    /// Why the last read of the log failed; only if the attempt had ended by then.
     pub(crate) log_error: Option<String>,
-    /// Whether its row states how much of the log is stored: no other server stored lines, or the store was asked.
-    pub(crate) is_log_found: bool,
-    /// The chunks of its log that are not known to be stored: the number of each, and that of the line after it.
+    /// Whether the row states how much of the log is stored: no other server has stored lines, or the store was asked.
+    pub(crate) is_log_line_known: bool,
+    /// The chunks of the log that are not known to be stored: each chunk's number, and the number of the line that follows the chunk.
     unstored_chunks: VecDeque<(i64, i64)>,
     pub(crate) result_sent_at: Option<Instant>,
     pub(crate) acked_at: Option<Instant>,
@@ -98,13 +98,13 @@ impl AttemptEntry {
         self.is_open() && !self.is_sending && self.answerable_since <= asked_at
     }
 
-    /// Whether its log is whole after a read that ended like this. `had_ended` is whether the attempt had ended before the read began,
-    /// so that no line was added later.
+    /// Whether the log is whole after a read with this end. `had_ended` states whether the attempt had ended before the read began: only
+    /// then was no line added later.
     pub(crate) fn is_whole_after(&self, end: &ReadEnd, had_ended: bool) -> bool {
         !self.is_open() && (*end == ReadEnd::Cut || *end == ReadEnd::Whole && had_ended)
     }
 
-    /// Records how a read of its log ended; true if the next read must follow immediately. After a failure the log is read
+    /// Records how a read of the log ended; true if the next read must follow immediately. After a failure, the log is read
     /// again later.
     pub(crate) fn end_read(&mut self, end: ReadEnd, had_ended: bool) -> bool {
         let has_ended = !self.is_open();
@@ -134,18 +134,18 @@ impl AttemptEntry {
         next_line
     }
 
-    /// Whether its log is read periodically: the attempt is open, or the last read failed.
+    /// Whether the log is to be read periodically: the attempt is open or the last read failed, and the log is not whole, cut or being read.
     pub(crate) fn is_log_awaited(&self) -> bool {
         let is_awaited = self.is_open() || self.log_error.is_some();
         is_awaited && !self.is_pulling && !self.is_log_cut && !self.has_whole_log
     }
 
-    /// Whether it has its verdict and its log.
+    /// Whether the attempt has its verdict, and this server has no more of its log to read.
     fn is_done(&self) -> bool {
         self.acked_at.is_some() && self.has_whole_log
     }
 
-    /// Whether it has its verdict, and waited too long for its log.
+    /// Whether the attempt has its verdict, but this server has not read its whole log in time.
     fn is_log_late(&self, now: Instant) -> bool {
         self.acked_at.is_some_and(|at| !self.has_whole_log && now.duration_since(at) >= LOG_TIMEOUT)
     }
@@ -161,7 +161,7 @@ impl AttemptEntry {
 pub(crate) struct Table {
     entries: BTreeMap<i64, AttemptEntry>,
     log_ids: HashMap<(RunId, i32), i64>,
-    /// Per node, the highest epoch whose triggers are refused.
+    /// The highest epoch of each node whose triggers are refused.
     fences: BTreeMap<i64, i64>,
     job_numbers: HashMap<JobId, i32>,
     /// Ended attempts whose logs another node reads, kept in case that node is gone.
@@ -199,7 +199,7 @@ impl Table {
             let Some((first_sequence, _)) = entry.unstored_chunks.front().copied() else { continue };
             entry.unstored_chunks.clear();
             entry.row.log_line = entry.row.log_line.min(first_sequence - NUMBERED_BY_LINE);
-            (entry.is_log_found, entry.has_whole_log, entry.is_log_cut) = (false, false, false);
+            (entry.is_log_line_known, entry.has_whole_log, entry.is_log_cut) = (false, false, false);
         }
     }
 
@@ -223,7 +223,7 @@ impl Table {
             has_whole_log: false,
             is_log_cut: false,
             log_error: None,
-            is_log_found: fence_n != 0,
+            is_log_line_known: fence_n != 0,
             unstored_chunks: VecDeque::new(),
             result_sent_at: None,
             acked_at: None,
@@ -446,9 +446,9 @@ mod tests {
         assert_eq!((stored(0), stored(1), stored(1)), (None, Some(501), None));
         assert_eq!((stored(700), stored(700)), (Some(710), None), "an acknowledgement covers the earlier chunks");
         entry.note_sent(&[chunk(720)], 730);
-        (entry.row.log_line, entry.is_log_found) = (730, true);
+        (entry.row.log_line, entry.is_log_line_known) = (730, true);
         table.take_back_unstored();
-        let next = table.get_mut(1).map(|entry| (entry.row.log_line, entry.is_log_found));
+        let next = table.get_mut(1).map(|entry| (entry.row.log_line, entry.is_log_line_known));
         assert_eq!(next, Some((720, false)), "a session that ended may have lost these lines");
     }
 

@@ -43,13 +43,13 @@ impl<A: Clone> Tokens<A> {
 
     fn entry(&self, hash: &str) -> Arc<CacheEntry<A>> {
         let now = Instant::now();
-        let is_new = |entry: &CacheEntry<A>| now.duration_since(entry.lookup_began_at) < CACHE_PERIOD;
+        let is_fresh = |entry: &CacheEntry<A>| now.duration_since(entry.lookup_began_at) < CACHE_PERIOD;
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = entries.get(hash).filter(|entry| is_new(entry)) {
+        if let Some(entry) = entries.get(hash).filter(|entry| is_fresh(entry)) {
             return Arc::clone(entry);
         }
         if entries.len() >= TOKEN_COUNT_MAX {
-            entries.retain(|_, entry| is_new(entry));
+            entries.retain(|_, entry| is_fresh(entry));
         }
         let entry = Arc::new(CacheEntry { lookup_began_at: now, app: OnceCell::new() });
         if entries.len() < TOKEN_COUNT_MAX {

@@ -189,17 +189,18 @@ pub(crate) fn executor_answer(body: &[u8]) -> Result<Answer, String> {
     Ok(Answer { code: executor_code(code), message, payload: payload.cloned() })
 }
 
-/// Maximum number of lines of a log that are taken from one answer. Each line takes much more memory than its text if that is short.
+/// Maximum number of lines of a log that are taken from one answer. If the text of a line is short, the line takes much more memory than
+/// its text.
 const PAGE_LINE_COUNT_MAX: usize = 50_000;
 
 /// The answer of pyxxl if it has no log file.
 const NO_LOG: &str = "No such logid logs.";
 
-/// Lines of a log.
+/// Lines of a log, as one answer has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogPage {
     pub(crate) lines: Vec<String>,
-    /// The number of the line after them.
+    /// The number of the line that follows these lines.
     pub(crate) next_line: i64,
 }
 

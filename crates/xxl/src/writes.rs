@@ -52,13 +52,14 @@ impl Writes {
         (Self { send_queue, report_queue, settlement_queue }, WriteReceivers { sends, reports, settlements })
     }
 
-    /// Assigns numbers to attempts: see [`rondel_store::XxlExecutors::send_xxl`]. Returns no rows if the lease does not hold.
+    /// Assigns numbers to attempts: see [`rondel_store::XxlExecutors::send_xxl`]. Returns no rows if the lease does not hold, and `None` if
+    /// the store failed.
     pub(crate) async fn send(&self, token: LeaseToken, runs: Vec<NewXxlRun>) -> Option<Vec<XxlRun>> {
         let len = runs.len();
         submit(&self.send_queue, (token, runs), len).await
     }
 
-    /// Stores ends of attempts: see [`rondel_store::XxlExecutors::report_xxl`].
+    /// Stores ends of attempts: see [`rondel_store::XxlExecutors::report_xxl`]. `None` if the store failed.
     pub(crate) async fn report(&self, app: AppId, reports: Vec<XxlReport>) -> Option<XxlReportResults> {
         let len = reports.len();
         submit(&self.report_queue, (app, reports), len).await
@@ -77,7 +78,7 @@ async fn submit<I, O>(queue: &mpsc::Sender<PendingWrite<I, O>>, input: I, len: u
     receiver.await.ok().flatten()
 }
 
-/// The waiting writes, the oldest first, up to the size of one transaction; `None` if no sender is left.
+/// Waits for a write, and takes further waiting writes, the oldest first, until the rows fill one transaction; `None` if no sender is left.
 async fn gather<I, O>(receiver: &mut mpsc::Receiver<PendingWrite<I, O>>) -> Option<Vec<PendingWrite<I, O>>> {
     let first_write = receiver.recv().await?;
     let mut len = first_write.len;
@@ -115,7 +116,7 @@ fn group_by_key<K: PartialEq, T, O>(batch: Vec<PendingWrite<(K, Vec<T>), O>>) ->
 }
 
 impl WriteReceivers {
-    /// Starts the loops; they end with the process.
+    /// Starts the loops; they end with the lifecycle.
     pub(crate) fn start(self, engine: &Engine, log_limit: &Arc<LineLimit>, lifecycle: &Lifecycle) {
         let Self { sends, reports, settlements } = self;
         let writer = || Writer { engine: engine.clone(), log_limit: Arc::clone(log_limit) };
@@ -131,7 +132,7 @@ impl WriteReceivers {
     }
 }
 
-/// The state of the loops.
+/// The state of one loop.
 struct Writer {
     engine: Engine,
     log_limit: Arc<LineLimit>,

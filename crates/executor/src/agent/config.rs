@@ -15,7 +15,7 @@ use crate::secrets::Secrets;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct AgentConfig {
-    /// Whether script texts are run. If false, jobs can only start programs of this host.
+    /// Whether scripts are run. If false, jobs can only start programs of this host and make HTTP requests.
     pub allow_scripts: bool,
     /// Public keys, one of which must have signed each script. If there are any, the agent runs only signed scripts
     /// that the server stores. It then runs no script text that comes with a job, and starts no program except those of
@@ -25,15 +25,17 @@ pub struct AgentConfig {
     pub script_cache: Option<PathBuf>,
     /// Folder of secret files, in addition to the environment's `RONDEL_SECRET_*`.
     pub secrets_dir: Option<PathBuf>,
-    /// Secrets by name, used instead of those in the environment; for an agent that has removed its secrets from there.
+    /// Secrets whose values take precedence over the environment, for an agent that has removed its secrets from there;
+    /// `None` for the environment alone.
     pub secrets: Option<Secrets>,
     /// Folder for the working directories of runs; `None` for a folder of this user in the host's temporary directory.
     pub work_dir: Option<PathBuf>,
     /// Languages that are not offered although the host has their interpreter.
     pub without_languages: Vec<String>,
-    /// The command line of a watcher: a program that the agent starts beside itself, with one more argument, the folder
-    /// that the program must pass to [`clean_up_after`](super::clean_up_after). If the agent is killed, the watcher
-    /// ends the processes of the agent's runs immediately; without a watcher, the next agent ends them when it starts.
+    /// The command line of a watcher, a program that the agent starts beside itself; `None` for no watcher. The agent
+    /// appends one argument: the folder that the program must pass to [`clean_up_after`](super::clean_up_after). If the
+    /// agent is killed, the watcher ends the processes of the agent's runs immediately; without a watcher, the next
+    /// agent ends them when it starts.
     pub watcher: Option<Vec<PathBuf>>,
     /// Variables of the agent's environment that its runs get in addition to the usual ones (`PATH`, `HOME`, `LANG` and
     /// the like).
@@ -41,7 +43,7 @@ pub struct AgentConfig {
     /// The only programs that may be started, interpreters included, by their absolute paths; `None` for any.
     pub allow_programs: Option<Vec<PathBuf>>,
     /// The user under which runs are started; `None` for the agent's own user. The agent must be root to use another
-    /// one.
+    /// user.
     pub run_as: Option<RunAs>,
     /// Non-public addresses that the handler `http` may call. By default, it can reach neither this host nor the
     /// host's networks.

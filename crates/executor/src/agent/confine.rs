@@ -1,5 +1,4 @@
-//! Confinement of the processes of runs: a clean environment and, on request, another user and only the programs of a
-//! list.
+//! Confinement of the processes of runs: a clean environment and, if the settings ask for it, another user and a list of the allowed programs.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -205,7 +204,8 @@ impl Confinement {
         }
     }
 
-    /// The variables of the agent's environment that are passed to runs. `agent_variables` is that environment.
+    /// The variables that runs get from the agent's environment, which is `agent_variables`. `PATH` has a default. If runs have another user, the
+    /// variables that describe a user are that user's.
     fn inherited_variables(
         &self,
         agent_variables: impl Iterator<Item = (OsString, OsString)>,
@@ -229,8 +229,8 @@ impl Confinement {
         variables
     }
 
-    /// The program to start for the name `program`: the name itself if every program may be started, else its absolute
-    /// path by the agent's own `PATH`.
+    /// The program to start for the name `program`: the name itself if every program may be started, else its absolute path, found in `cwd` if the
+    /// name contains a slash, and in the agent's own `PATH` otherwise.
     fn find(&self, program: &str, cwd: &Path) -> Result<PathBuf, JobError> {
         if self.allowed_programs.is_none() && !self.is_signed_only {
             return Ok(PathBuf::from(program));
@@ -252,7 +252,7 @@ impl Confinement {
         )))
     }
 
-    /// Makes the run's user the owner of its working directory and of the files in it.
+    /// If runs have another user, makes that user the owner of the working directory and of the files directly in it.
     pub(super) fn chown_to_user(&self, folder: &Path) -> io::Result<()> {
         let Some(user) = &self.run_as else { return Ok(()) };
         for entry in std::fs::read_dir(folder)? {
@@ -314,7 +314,7 @@ fn loads_code(name: &str) -> bool {
     CODE_LOADING_VARIABLES.contains(&name) || (has_prefix && !HARMLESS_VARIABLES.contains(&name))
 }
 
-/// The absolute path of a program, resolved as the system would.
+/// The absolute path of a program, resolved as the system would; `None` if there is no such program.
 fn resolve(program: &str, path: &OsStr, cwd: &Path) -> Option<PathBuf> {
     if program.contains('/') {
         return Some(with_resolved_folder(&cwd.join(program))).filter(|candidate| is_program(candidate));

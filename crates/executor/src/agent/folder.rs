@@ -1,5 +1,5 @@
-//! Working directories: each run gets a fresh one, which is removed when the run ends. Those of dead agents are cleaned
-//! up.
+//! Working directories: each run gets a fresh one, which is removed when the run ends. The directories of dead agents
+//! are cleaned up.
 //!
 //! An agent has one folder, `agent-…`, which holds a lock file and the folders of its runs. The lock ends with the
 //! process. When an agent starts, it checks the sibling folders. A folder whose lock is free belongs to a dead agent:
@@ -25,7 +25,7 @@ const PREFIX: &str = "agent-";
 const NEW_PREFIX: &str = ".new-";
 const LOCK_FILE: &str = "lock";
 const OWNER_ONLY_MODE: u32 = 0o700;
-/// Mode of a folder that other users can enter but not list, so that each reaches only its own folders inside.
+/// Mode of a folder that other users can enter but not list, so that each user reaches only its own folders inside.
 const TRAVERSE_ONLY_MODE: u32 = 0o711;
 const PRIVATE_FILE_MODE: u32 = 0o600;
 
@@ -40,7 +40,7 @@ pub(super) struct AgentFolder {
     watcher: Mutex<Option<Child>>,
 }
 
-/// The default base: a folder of this user in the host's temporary directory.
+/// The default base folder: a folder of this user in the host's temporary directory.
 pub(super) fn default_base_folder() -> PathBuf {
     std::env::temp_dir().join(format!("rondel-agent-{}", own_uid()))
 }
@@ -50,10 +50,10 @@ fn own_uid() -> u32 {
 }
 
 impl AgentFolder {
-    /// Makes the agent's folder in `base_folder`, after removing those of dead agents. In a place that other users can
-    /// write to (`is_shared`), one of them might have made the base folder, so it must belong to this user. `watcher` is a
-    /// program that cleans up immediately if this process dies: see [`clean_up_after`]. The user `run_as` can enter the
-    /// working directories of runs.
+    /// Makes the agent's folder in `base_folder`, after removing those of dead agents. `is_shared` is true if other
+    /// users can write to the place of the base folder. One of those users might have made that folder, so it must then
+    /// belong to this user. `watcher` is a program that cleans up immediately if this process dies: see
+    /// [`clean_up_after`]. The user `run_as` can enter the working directories of runs.
     pub(super) fn open(
         base_folder: &Path,
         is_shared: bool,
@@ -125,7 +125,7 @@ impl Drop for AgentFolder {
 }
 
 /// Makes the base folder, which contains the folders of all agents, if it does not exist. Returns its path without
-/// symbolic links. In a place that other users can write to (`is_shared`), it must belong to this user.
+/// symbolic links. If other users can write to its place (`is_shared`), it must belong to this user.
 fn open_base(base_folder: &Path, is_shared: bool, mode: u32) -> io::Result<PathBuf> {
     std::fs::DirBuilder::new().recursive(true).mode(mode).create(base_folder)?;
     let metadata = base_folder.symlink_metadata()?;
@@ -134,7 +134,7 @@ fn open_base(base_folder: &Path, is_shared: bool, mode: u32) -> io::Result<PathB
     }
     let base_folder = base_folder.canonicalize()?;
     if is_shared && mode == TRAVERSE_ONLY_MODE {
-        // Another agent of this user may have made the base so that only this user can enter it.
+        // Another agent of this user may have made the base folder so that only this user can enter it.
         std::fs::set_permissions(&base_folder, Permissions::from_mode(mode))?;
     }
     Ok(base_folder)
@@ -182,7 +182,7 @@ pub fn clean_up_after(folder: &Path) -> io::Result<()> {
     clean_up(folder)
 }
 
-/// Removes the folders of dead agents.
+/// Ends the processes that dead agents left running, and removes the folders of these agents.
 fn remove_dead_folders(base_folder: &Path) {
     let Ok(entries) = std::fs::read_dir(base_folder) else { return };
     for entry in entries.flatten() {
@@ -225,9 +225,9 @@ pub(super) fn remove_all(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether this user changes permissions in a tree that others write to. Root does not, because it can remove files
-/// without any permissions. For root it would also be dangerous: a process that a run left could replace a directory by a
-/// symbolic link just before the permissions are changed.
+/// Whether this user changes permissions in a tree that others write to. Root need not do so, because root can remove
+/// files whatever their permissions. It would also be dangerous for root: a process that a run left could replace a
+/// directory with a symbolic link just before the permissions are changed.
 const fn may_make_writable(uid: u32) -> bool {
     uid != 0
 }

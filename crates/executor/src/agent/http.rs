@@ -51,7 +51,7 @@ pub(super) struct HttpResult {
     body_bytes: usize,
 }
 
-/// The statuses of a response that count as success.
+/// A status, or a class of statuses, that counts as success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExpectedStatus {
     Code(u16),
@@ -103,8 +103,8 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
     let request = build_request(client, params)?.timeout(timeout);
     let started_at = Instant::now();
     log.info(format!("{} {}", method(params)?, params.url));
-    // The URL is removed from the error, because it could show a secret there in an encoding that is not masked. The log
-    // already has the URL as given.
+    // The URL is removed from the error: its encoding there may differ from that in the params, and a secret in it
+    // would then not be masked. The log already has the URL as given.
     let to_job_error = |error: RequestError| {
         if let Some(refusal_error) = refusal(&error) {
             return param_error("url", refusal_error);
@@ -130,7 +130,7 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
     Err(JobError::failed(format_args!("status {}, expected {}", status.as_u16(), expected_texts.join(" or "))))
 }
 
-/// The origin of the URL that answered, if it is not the job's own URL. Its path is left out, because it could show a
+/// The origin of the URL that answered, if it is not the job's own URL. The path is left out, because it could show a
 /// secret in an encoding that is not masked.
 fn redirect_origin(requested_url: &str, answer_url: &Url) -> Option<String> {
     let mut requested_url = Url::parse(requested_url).ok()?;
@@ -195,7 +195,7 @@ fn param_error(field: &str, reason: impl std::fmt::Display) -> JobError {
     JobError::terminal(format_args!("params: {field}: {reason}"))
 }
 
-/// Why a body could not be read. The caller of [`read_body`] makes the message about a connection error.
+/// Why a body could not be read. The caller of [`read_body`] turns a connection error into a message.
 enum BodyError {
     TooLarge(usize),
     Read(RequestError),

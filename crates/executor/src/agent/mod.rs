@@ -43,9 +43,9 @@ use stored_scripts::StoredScripts;
 ///
 /// `shell` takes `{"argv": ["program", "argument"]}` or, if scripts are allowed, `{"script": "…", "args": "…",
 /// "interpreter": ["sh"]}`. In place of a text, `script` may be `{"name": "close-orders", "version": 3}`, which names a
-/// script that the server keeps. Both forms also take `env`, `cwd` and `stdin`. `python`, `node`, `php` and `powershell`
-/// take the same without `argv`; they exist only if scripts are allowed. A script gets `args` (a text, or a list of them),
-/// then the shard's index and the number of shards, as XXL-JOB's scripts do.
+/// script that the server keeps. Both forms also take `env`, `cwd` and `stdin`. `python`, `node`, `php` and
+/// `powershell` take the same without `argv`; they exist only if scripts are allowed. A script gets `args` (a text, or
+/// a list of them), then the shard's index and the number of shards, as XXL-JOB's scripts do.
 ///
 /// The output of a program goes to the run's log. Exit code 0 is a success, 77 skips the run, 99 is a failure that is
 /// not retried, and every other code is a failure. The program runs in a fresh working directory, which is removed at

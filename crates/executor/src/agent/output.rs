@@ -15,7 +15,7 @@ use crate::log::Bytes;
 /// processes need little memory.
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// After this many bytes in a row the task yields to others.
+/// After this many bytes in a row, the task yields to others.
 const TURN_BYTES: usize = 128 * 1024;
 
 /// How long a process is blocked while its lines cannot be sent. After that, lines are dropped and counted until there

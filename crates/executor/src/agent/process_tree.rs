@@ -17,8 +17,8 @@ use crate::lifecycle::lock;
 /// The variable that names a run's working directory. It is also the marker by which the run's processes are found.
 pub(super) const WORK_DIR: &str = "RONDEL_WORK_DIR";
 
-/// The maximum number of passes in which all processes are listed. Each pass finds those that were forked since the
-/// last one.
+/// The maximum number of passes in which all processes are listed. Each pass finds the processes that were forked since
+/// the previous pass.
 const PASSES_MAX: usize = 16;
 
 /// The wait between two checks whether the processes that were asked to end are gone.
@@ -34,7 +34,7 @@ pub(super) struct ProcessTree {
 }
 
 impl ProcessTree {
-    /// `child` must have been started as the leader of its own group, with `NAME=value` in its environment.
+    /// `child` must have been started as the leader of its own group, with `name=value` in its environment.
     pub(super) fn with_leader(child: &Child, name: &str, value: &str) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         Self {
@@ -161,7 +161,7 @@ fn members_outside_group(
     members.iter().copied().filter(move |key| !is_in_group(*key))
 }
 
-/// Identifies one process: the system reuses its id, but not with the same start time.
+/// Identifies one process: the system reuses ids, but not with the same start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ProcessKey {
     id: i32,
@@ -193,7 +193,7 @@ impl Process {
     }
 }
 
-/// All processes except this one.
+/// All processes except zombies and this process.
 fn list_processes() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let own_id = i32::try_from(std::process::id()).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! The life of a program from start to verdict: writes its input, reads its output, and stops it with all its
+//! Runs a program from its start to its verdict: writes its input, reads its output, and stops it with all its
 //! processes.
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ use crate::run::{RunContext, parents};
 const TRACE_PARENT: &str = "TRACEPARENT";
 
 /// How long output is still read after a program has ended, because its background processes may hold the pipe open.
-/// Also how long these may take to end if the run was stopped.
+/// Also how long background processes may take to end after the run was stopped.
 const LEFTOVER_GRACE: Duration = Duration::from_secs(1);
 
 /// How long a run waits for the removal of its working directory.
@@ -43,7 +43,7 @@ const DISCARD_CHUNK_BYTES: usize = 16 * 1024;
 /// The pause after each read of the output of background processes. It slows down a process that prints without end.
 const DISCARD_PAUSE: Duration = Duration::from_millis(5);
 
-/// Exit code by which the program skips the run; automake and meson use the same one in tests.
+/// Exit code by which the program skips the run; automake and meson use the same code in tests.
 const SKIP_CODE: i32 = 77;
 /// Exit code of a failure that is not retried.
 const TERMINAL_CODE: i32 = 99;
@@ -57,7 +57,7 @@ pub(super) struct Program {
     pub(super) stdin: Option<String>,
     /// Further variables that the agent sets for this run.
     pub(super) own_env: Vec<(&'static str, String)>,
-    /// The run's working directory: the program starts in it, unless `cwd` names another.
+    /// The run's working directory: the program starts in it, unless `cwd` names another directory.
     pub(super) folder: TempDir,
 }
 
@@ -74,8 +74,8 @@ pub(super) struct ProgramResult {
 }
 
 impl Program {
-    /// Runs the program. If the run has to stop, all its processes are asked to end; those still alive when this future
-    /// is dropped, after the grace, are killed.
+    /// Runs the program. If the run has to stop, all processes of the program are asked to end. Those that are still
+    /// alive when this future is dropped, after the grace, are killed.
     pub(super) async fn run(
         self,
         confinement: &Confinement,
@@ -183,14 +183,15 @@ fn trace_env(run: &RunContext) -> Option<(&'static str, String)> {
     run.traceparent().map(|parent| (TRACE_PARENT, parent.to_string()))
 }
 
-/// The runs that this run follows. Servers keep the value far below the size limit of a variable.
+/// The runs that this run follows, in a variable; `None` if there are none. Servers keep the value far below the size
+/// limit of a variable.
 fn parents_env(run: &RunContext) -> Option<(&'static str, String)> {
     let parents = serde_json::from_str(run.params()).ok().and_then(|mut params| parents::take(&mut params))?;
     Some(("RONDEL_PARENTS", serde_json::Value::Object(parents).to_string()))
 }
 
-/// When a wait of this length ends: at the run's deadline at the latest, because a program that has ended on its own
-/// must not miss its deadline by this wait.
+/// When a wait of this length ends: at the run's deadline at the latest, unless the run was stopped. A program that has
+/// ended on its own must not miss its deadline because of the wait.
 fn wait_end(duration: Duration, run: &RunContext) -> Instant {
     let end = Instant::now() + duration;
     let deadline = run.deadline().filter(|_| run.stop_cause().is_none());
@@ -244,8 +245,8 @@ async fn run_child_captured(
     tokio::pin!(pipes);
     let status = tokio::select! {
         result = &mut pipes => {
-            // If the program printed too much, this returns an error without waiting for its end, and the caller
-            // kills it.
+            // If the program printed too much, this returns an error without waiting for the program's end, and the
+            // caller kills the program.
             let (output, ()) = result?;
             return Ok((child.wait().await?, output));
         }
@@ -257,8 +258,8 @@ async fn run_child_captured(
     }
 }
 
-/// Keeps the line for the message of a failure, unless it belongs to the line before it. If all lines are indented, the
-/// last one is kept.
+/// Keeps the line for the message of a failure, unless the line belongs to the error before it. If all lines are
+/// indented, the last one is kept.
 fn note_error(line: &str, last_error: &Mutex<String>) {
     let mut last_error = lock(last_error);
     let (text, is_continuation) = indented_error(line).map_or((line, continues_error(line)), |text| (text, false));
@@ -269,8 +270,8 @@ fn note_error(line: &str, last_error: &Mutex<String>) {
     text.clone_into(&mut last_error);
 }
 
-/// The error in an indented line: `pwsh` prints it after a bar, below the line of the script, and curl after its
-/// progress.
+/// The error in an indented line: `pwsh` prints it after a bar, below the line of the script; curl prints it after its
+/// progress. `None` if the line has no such error.
 fn indented_error(line: &str) -> Option<&str> {
     if !line.starts_with(char::is_whitespace) {
         return None;
@@ -279,8 +280,8 @@ fn indented_error(line: &str) -> Option<&str> {
     text_after_bar.or_else(|| line.find("curl: (").map(|start| &line[start..]))
 }
 
-/// Whether a line of standard error belongs to the error before it: it is indented, or it is one of the lines that
-/// Node.js and PHP print after an error, which are the same for every error.
+/// Whether a line of standard error belongs to the error before it: it is indented, or it is one of the further lines
+/// that Node.js and PHP print after every error.
 fn continues_error(line: &str) -> bool {
     let starts_with_digit = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
     line.starts_with(char::is_whitespace)
@@ -318,12 +319,12 @@ async fn read_to_end(pipe: Option<impl AsyncRead + Unpin>) {
     }
 }
 
-/// A run's working directory. It is also removed if the run is aborted, because dropping this value removes it. A run
-/// may leave many files, so they are removed on a blocking thread.
+/// A run's working directory. The directory is also removed if the run is aborted, because dropping this value removes
+/// the directory. A run may leave many files, so they are removed on a blocking thread.
 struct RunFolder(Option<TempDir>);
 
 impl RunFolder {
-    /// The value of [`WORK_DIR`].
+    /// The value of the variable [`WORK_DIR`].
     fn marker(&self) -> String {
         self.0.as_ref().map(|folder| folder.path().display().to_string()).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! The handlers `python`, `node`, `php` and `powershell`: the text of a script for an interpreter that this host has.
+//! The handlers `python`, `node`, `php` and `powershell`: each runs a script with an interpreter that this host has.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::OpenOptionsExt;
@@ -98,7 +98,7 @@ pub(super) fn find_interpreters(path: &std::ffi::OsStr, excluded_languages: &[St
 }
 
 impl Interpreter {
-    /// The program to start for the params. The text of their script is written into `folder`.
+    /// The program to start for the params. The text of the script is written into `folder`.
     pub(super) fn program(
         self,
         (params, script): (ScriptParams, &str),
@@ -149,8 +149,9 @@ fn check_options(program: &str) -> Result<&'static [&'static str], JobError> {
     })
 }
 
-/// The command line of the interpreter: its options, the script, the arguments, the shard's index and the number of
-/// shards. A script with at most one argument gets the same arguments as under XXL-JOB.
+/// Writes the script into `folder`, and returns the command line of the interpreter: its options, the script, the
+/// arguments, the shard's index and the number of shards. A script with at most one argument gets the same arguments as
+/// under XXL-JOB.
 pub(super) fn script_argv(
     interpreter: Vec<String>,
     script: &str,

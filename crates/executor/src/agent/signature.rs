@@ -31,7 +31,7 @@ impl ScriptKey {
     /// ```
     ///
     /// # Errors
-    /// A sentence about why the text is not such a key.
+    /// Why the text is not such a key, as a sentence without its subject: `is not a public key in PEM…`.
     pub fn from_pem(text: &str) -> Result<Self, String> {
         let pem_body = text.trim().strip_prefix(PEM_BEGIN).and_then(|text| text.strip_suffix(PEM_END));
         let pem_body = pem_body.ok_or_else(|| format!("is not a public key in PEM, which begins with {PEM_BEGIN}"))?;

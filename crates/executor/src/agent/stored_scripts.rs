@@ -45,7 +45,7 @@ impl StoredScripts {
         Ok(Self { cache, keys })
     }
 
-    /// Returns the text to run.
+    /// Returns the text to run: the given text, or the one that the server stores under the given name.
     pub(super) async fn text(
         &self,
         script: Script,

@@ -18,8 +18,8 @@ impl Engine {
     pub(crate) async fn drain(self: &Arc<Self>, drain_grace: Duration) {
         let timing = &self.setup.timing;
         let now_ms = self.setup.clock.now().as_millis();
-        let ended = |run: &HeldRun| wire_result(run, &StopCause::Drained.ending(None), (0, now_ms));
-        self.table().drain(ended, now());
+        let make_result = |run: &HeldRun| wire_result(run, &StopCause::Drained.ending(None), (0, now_ms));
+        self.table().drain(make_result, now());
         self.wake_waiters();
         self.end_pumps();
         if !self.settles_within(drain_grace, |table| table.is_empty()).await {

@@ -34,8 +34,8 @@ const LOG_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub(crate) struct Link {
     id: u64,
     node_id: i64,
-    /// How many silences had exceeded the limit when this stream was opened. If another one does, the stream must be
-    /// reopened.
+    /// How many silences had exceeded the limit when this stream was opened. If another silence exceeds the limit, the
+    /// stream must be reopened.
     pub(crate) silence_count: u64,
     queue: Mutex<Queue>,
     wake: Notify,
@@ -119,7 +119,7 @@ impl TableLink for Link {
     }
 }
 
-/// The encoded size of the item.
+/// The number of bytes that the item takes in its message.
 fn encoded_size(item: &LinkItem) -> usize {
     ITEM_OVERHEAD
         + match item {

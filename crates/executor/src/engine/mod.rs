@@ -62,7 +62,7 @@ pub(crate) struct Engine {
     pub(crate) servers: Servers,
     table: Mutex<RunTable<HeldRun, Link>>,
     journal: Option<Arc<Journal>>,
-    /// Notified when results wait for the journal, or results in it were acknowledged.
+    /// Notified when the journal has work: results to write, acknowledged results to remove, or a welcome to store.
     journal_wake: Notify,
     /// Notified when a run has ended or a result was acknowledged: a drain may be waiting for it.
     settled_wake: Notify,
@@ -311,9 +311,9 @@ impl Engine {
         self.table().outbox.links().any(|link| link.node_id() == node_id)
     }
 
-    /// Records a message from a server. Returns false if this session must be reopened, because no server answered for too
-    /// long, either just before this message or earlier in the life of the session: the runs that it sent may have gone to
-    /// other executors. In the first case, the runs that must not run twice are also stopped.
+    /// Records a message from a server. Returns false if this session must be reopened: no server answered for too
+    /// long, either just before this message or earlier in the session, so other executors may have the runs that this
+    /// server sent. In the first case, the runs that must not run twice are also stopped.
     pub(crate) fn record_heard(&self, link: &Link) -> bool {
         if link.silence_count != self.setup.silence.exceeded_count() {
             return false;
@@ -414,7 +414,7 @@ fn fit_hello(hello: Hello) -> Hello {
     hello
 }
 
-/// Bytes that a hello takes in its message in addition to its own.
+/// Bytes that the message around a hello adds to the encoded size of the hello.
 const HELLO_OVERHEAD: usize = 16;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Measures how long no server has answered: the silence. If it exceeds a limit, runs that must not run twice stop,
-//! because a successor may run elsewhere.
+//! Measures the silence: how long no server has answered. If the silence exceeds a limit, runs that must not run twice
+//! stop, because a successor may run elsewhere.
 //!
 //! Times are uptimes that include the host's sleep: a laptop that wakes up has heard no server all night.
 
@@ -17,7 +17,8 @@ pub(crate) struct SilencePeriod {
     pub(crate) duration: Duration,
 }
 
-/// The length of silence after which a run stops; `None` if the run continues. `limit` is the default length.
+/// The length of silence after which a run stops; `None` if the run continues. `limit` is the executor's limit, which
+/// the job can raise.
 pub(crate) fn silence_limit(trigger: &v1::Trigger, limit: Duration) -> Option<Duration> {
     if trigger.pump.is_some() {
         // After so long a silence, the items of the group may belong to another group.
@@ -41,8 +42,8 @@ const SILENCE_LIMIT_DEFAULT: Duration = Duration::from_secs(15);
 pub(crate) struct Silence {
     /// The limit that the program sets. It takes precedence over the limit of the servers.
     configured_limit: Option<Duration>,
-    /// The limit in force, set by the last welcome; 0 before the first. An executor that was never welcomed holds no
-    /// runs.
+    /// The limit in force, set by the last welcome; 0 before the first welcome. An executor that was never welcomed
+    /// holds no runs.
     limit_ms: AtomicU64,
     /// The uptime at which the executor last heard a server.
     heard_ms: AtomicU64,
@@ -70,7 +71,7 @@ impl Silence {
 
     /// Records the answer to the hello that was sent at `hello_at`. The server counts as heard at that instant and not
     /// now, because the welcome may have waited in the socket. If the silence before that was too long, this returns
-    /// it, and all older streams become invalid.
+    /// that silence, and all older streams become invalid.
     pub(crate) fn record_welcome(
         &self,
         silence_ms: u32,
@@ -94,7 +95,7 @@ impl Silence {
         self.exceeded_count.load(Ordering::Relaxed)
     }
 
-    /// Records that a server was heard. If the silence before that was too long, this returns it, and the silence
+    /// Records that a server was heard. If the silence before that was too long, this returns that silence, which
     /// continues until a new welcome: messages that waited in the socket of a paused process may concern runs that
     /// another executor has by now.
     pub(crate) fn record_heard(&self, uptime: Duration) -> Option<SilencePeriod> {

@@ -1,4 +1,5 @@
-//! The periodic work: ships logs, announces long runs, resends unacknowledged results, and notices silence.
+//! The periodic work: ships logs and progress, announces long runs, resends unacknowledged results, and detects silence
+//! and stuck runs.
 
 use std::sync::Arc;
 use std::time::Duration;

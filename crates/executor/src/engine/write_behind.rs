@@ -1,4 +1,4 @@
-//! Writes results to the journal in batches before they go onto a stream, and shrinks the journal once they are
+//! Writes results to the journal in batches before they go onto a stream, and shrinks the journal once the results are
 //! acknowledged.
 
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use crate::journal::Journal;
 pub(crate) struct JournalLoop {
     engine: Arc<Engine>,
     journal: Arc<Journal>,
-    /// Whether a write has failed since the last batch of results that was written. Only the first failure is logged, not
-    /// the one of each batch. Emptying the journal does not reset this: it is possible on a full disk, too.
+    /// Whether a write has failed since the last batch of results that was written. Only the first failure is logged,
+    /// not that of each batch. Emptying the journal does not reset this, because a full disk allows that, too.
     has_failed: bool,
 }
 
@@ -53,7 +53,7 @@ impl JournalLoop {
         }
     }
 
-    /// Empties the journal if none of its lines is needed, and rewrites it if few are.
+    /// Empties the journal if none of its lines is needed, and rewrites it if few of them are.
     async fn shrink(&mut self) {
         let needed_count = self.engine.table().outbox.unacked_journaled_count();
         if !self.journal.needs_shrinking(needed_count) {

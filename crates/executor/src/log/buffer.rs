@@ -1,4 +1,4 @@
-//! The log of one attempt: pending lines, and the chunks made of them until a server has acknowledged them.
+//! The log of one attempt: its pending lines, and the chunks that no server has acknowledged.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -42,7 +42,8 @@ pub(crate) struct RunLog {
     shipping: Option<Arc<LogShipping>>,
     limit: LogLimit,
     state: Mutex<State>,
-    /// Notified when lines were sent or acknowledged, because there may be room for more.
+    /// Notified when lines were sent or acknowledged, or the log was closed, because a waiting writer may then
+    /// continue.
     room_freed: Notify,
 }
 
@@ -136,7 +137,8 @@ impl RunLog {
         self.append(&mut state, line, bytes);
     }
 
-    /// Whether `bytes` more fit: into `bytes_max` unsent bytes of this log, and into the limit of all logs.
+    /// Whether `bytes` more bytes fit into `bytes_max`, the limit of this log's unsent bytes, and into the limit of all
+    /// logs.
     fn has_room_for(&self, state: &State, bytes: usize, bytes_max: usize) -> bool {
         let unsent_bytes = state.pending_bytes + state.chunk_bytes - state.sent_bytes;
         self.shipping.as_ref().is_none_or(|shipping| unsent_bytes + bytes <= bytes_max && shipping.has_room(bytes))
@@ -148,7 +150,7 @@ impl RunLog {
     }
 
     /// Whether a writer that can wait may continue. It turns false at half of [`UNSENT_BYTES_MAX`], well before lines
-    /// are dropped.
+    /// are dropped. A closed log always has room.
     pub(crate) fn has_room(&self) -> bool {
         let state = lock(&self.state);
         state.is_closed || self.has_room_for(&state, 0, UNSENT_BYTES_MAX / 2)
@@ -202,7 +204,7 @@ impl RunLog {
 }
 
 impl TableLog for RunLog {
-    /// The id of the stream that has, or will get, its chunks.
+    /// The id of the stream that has, or will get, the log's chunks.
     fn link_id(&self) -> u64 {
         lock(&self.state).link_id
     }
@@ -282,7 +284,7 @@ impl Drop for RunLog {
     }
 }
 
-/// What a line costs in memory and counts against the limit, in bytes.
+/// The bytes that a line takes in memory. They count against the limit.
 pub(super) fn line_cost(text: &str) -> usize {
     text.len() + LINE_OVERHEAD
 }

@@ -1,7 +1,7 @@
 //! The limit of one attempt's log.
 
 /// How much of the log of one attempt is kept. If a log is longer, its beginning and its end are kept, with a line
-/// between them that counts what was left out.
+/// between them that counts the lines and bytes left out.
 ///
 /// ```
 /// let limit = rondel::LogLimit { lines: 1_000, ..rondel::LogLimit::default() };

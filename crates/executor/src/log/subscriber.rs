@@ -1,4 +1,4 @@
-//! The `tracing` subscriber for programs that have none: without one neither the run's log nor the program's terminal
+//! The `tracing` subscriber for programs that have none: without one, neither the run's log nor the program's terminal
 //! would show anything.
 
 use std::io::IsTerminal as _;

@@ -37,7 +37,7 @@ impl Tail {
         self.dropped_bytes += bytes;
     }
 
-    /// The last lines. If lines before them were left out, the first line counts those.
+    /// The last lines. If lines or bytes before them were left out, a line that counts these comes first.
     pub(super) fn into_lines(self, limit: LogLimit, at_ms: i64) -> impl Iterator<Item = LogLine> {
         let (lines, bytes) = (self.dropped_line_count, Bytes(self.dropped_bytes));
         let omission_line = (self.dropped_bytes > 0 || lines > 0).then(|| LogLine {

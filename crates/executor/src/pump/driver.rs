@@ -120,8 +120,8 @@ impl<P: Pump> Driver<P> {
         lock(&self.shared.group)
     }
 
-    /// Takes every step that is due. Returns the instant of the next step, `Some(None)` if it is not known, or `None`
-    /// if the group has ended.
+    /// Takes every step that is due. Returns the instant of the next step: `Some(None)` if the instant is not known,
+    /// and `None` if the group has ended.
     fn take_due_steps(&mut self) -> Option<Option<std::time::Instant>> {
         loop {
             // A stop is checked before each step, because another executor may own the items by now.
@@ -190,8 +190,8 @@ impl<P: Pump> Driver<P> {
         let pump = Arc::clone(&self.pump);
         let handle = run::spawn(async move {
             let rows = pump.select(&context, &items, limit).await.map_err(Into::into)?;
-            let row = |value| Row { item: P::item(&value), key: P::key(&value), value };
-            Ok(rows.into_iter().map(row).collect())
+            let to_row = |value| Row { item: P::item(&value), key: P::key(&value), value };
+            Ok(rows.into_iter().map(to_row).collect())
         });
         self.fetch_abort = Some(handle.abort_handle());
         self.calls.push(Box::pin(async { ReturnedCall::Fetch(handle.await) }));

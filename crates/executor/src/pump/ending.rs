@@ -9,8 +9,8 @@ use crate::run::StopCause;
 /// How many keys of failed rows a message names.
 const NAMED_COUNT_MAX: usize = 10;
 
-/// The ending of a group that has released every item, with its counts. A group that ended on its own or by a drain
-/// yields: other groups continue with its items.
+/// The ending of a group that has released every item, with the group's counts. A group that ended on its own or by a
+/// drain yields: other groups continue with its items.
 pub(super) fn ending<R: Clone>(cause: Option<&StopCause>, group: &Group<R>, failed_select_count: u64) -> Ending {
     let Counts { rows, done, failed, .. } = group.total();
     let mut counts = serde_json::json!({"fetched": rows, "done": done, "failed": failed});
@@ -36,7 +36,7 @@ pub(super) fn ending<R: Clone>(cause: Option<&StopCause>, group: &Group<R>, fail
     Ending { result: Some(counts.to_string()), is_unfinished: group.is_unfinished(), ..ending }
 }
 
-/// The first of these keys, and the number of the others.
+/// The first [`NAMED_COUNT_MAX`] keys as a list, and the number of the other keys.
 pub(super) fn key_list<'k>(keys: impl ExactSizeIterator<Item = &'k str>) -> String {
     let more_count = keys.len().saturating_sub(NAMED_COUNT_MAX);
     let names = keys.take(NAMED_COUNT_MAX).collect::<Vec<_>>().join(", ");

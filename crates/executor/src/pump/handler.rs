@@ -18,7 +18,8 @@ use crate::run::RunContext;
 /// A pump job keeps groups running. Each group holds some of the job's items, selects their rows, and executes these
 /// with several workers. The functions are called in the run of the group: its log,
 /// [`shard::index`](crate::shard::index) and [`run::current`](crate::run::current) work inside them. A panic is caught:
-/// in `select` it counts as a failed select, which is retried after a wait; in `execute` its rows have failed.
+/// in `select`, it counts as a failed select, which is retried after a wait; in `execute`, the rows of the call count
+/// as failed.
 ///
 /// ```
 /// use std::sync::Mutex;
@@ -65,7 +66,7 @@ use crate::run::RunContext;
 pub trait Pump: Send + Sync + 'static {
     /// A row. It is cloned for each try.
     type Row: Send + Clone + 'static;
-    /// The error that [`select`](Self::select) and [`execute`](Self::execute) return, as handlers do.
+    /// The error of [`select`](Self::select) and [`execute`](Self::execute): any error type that a handler may return.
     type Error: Into<JobError>;
 
     /// Returns at most `limit` rows of these items, to be executed. Rows beyond the limit and rows of other items are
@@ -77,8 +78,8 @@ pub trait Pump: Send + Sync + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<Self::Row>, Self::Error>> + Send;
 
-    /// Executes rows of one item: one row or, if the job has a `batch`, up to that many. An error means that none of
-    /// them is done. Like any handler it may be called twice for one row, after an executor was lost.
+    /// Executes rows of one item: up to the job's `batch`, which is one row by default. An error means that none of the
+    /// rows is done. Like any handler, this may be called again for a row, for instance after an executor was lost.
     fn execute(&self, cx: &PumpContext, rows: Vec<Self::Row>) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
     /// The name of the item that the row belongs to.
@@ -88,7 +89,7 @@ pub trait Pump: Send + Sync + 'static {
     fn key(row: &Self::Row) -> String;
 }
 
-/// A pump with a name: `#[rondel::pump("…")]` on an `impl Pump` implements it.
+/// A pump with a name: `#[rondel::pump("…")]` on an `impl Pump` implements this trait.
 pub trait NamedPump: Pump + Default {
     /// The handler's name.
     const NAME: &'static str;

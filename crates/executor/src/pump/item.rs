@@ -10,7 +10,7 @@ use crate::job_error::JobError;
 pub struct Item {
     /// The item's name, unique in the job.
     pub name: String,
-    /// Rises with each owner of the item: the fencing token of what is written for it. See
+    /// The item's fencing token, which rises with each owner of the item. See
     /// [`PumpContext::epoch`](crate::PumpContext::epoch).
     pub epoch: i64,
     /// The item's last checkpoint, as stored by [`PumpContext::checkpoint`](crate::PumpContext::checkpoint); empty at

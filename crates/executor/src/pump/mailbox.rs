@@ -19,7 +19,7 @@ pub struct OrderMailbox {
     /// The newest order that the group has not taken. An order is complete, so it replaces all earlier ones.
     order: Mutex<Option<PumpOrder>>,
     wake: Notify,
-    /// Cancelled when the executor drains: the group releases its items and ends.
+    /// Cancelled when the executor drains, or a test reaches its limit: the group then releases its items and ends.
     leave_token: CancellationToken,
     test_limit: OnceLock<TestLimit>,
 }
@@ -29,7 +29,7 @@ pub struct OrderMailbox {
 pub(crate) enum TestLimit {
     /// Once the last select returned no row of any item, and no row is in work.
     Dry,
-    /// After this many executions of rows, done or failed.
+    /// Once this many rows were executed, done or failed. Each try of a row counts.
     Rows(u64),
 }
 
@@ -50,12 +50,12 @@ impl OrderMailbox {
         lock(&self.order).take()
     }
 
-    /// Asks the group to release its items and end, because the executor drains.
+    /// Asks the group to release its items and end.
     pub fn leave(&self) {
         self.leave_token.cancel();
     }
 
-    /// The token that is cancelled once the executor drains.
+    /// The token that [`Self::leave`] cancels.
     pub fn leave_token(&self) -> &CancellationToken {
         &self.leave_token
     }

@@ -1,6 +1,7 @@
 //! Pump jobs: a group keeps running, fetches rows of the items that it holds, and executes them.
 //!
-//! [`group`] decides, without a clock or a runtime; the driver carries out its steps and calls the user's code.
+//! [`group`] decides, without a clock or a runtime; the driver carries out the steps of the group and calls the user's
+//! code.
 
 mod context;
 mod driver;

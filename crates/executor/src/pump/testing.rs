@@ -119,7 +119,7 @@ impl TestPump {
         self
     }
 
-    /// How often a failed row is retried, and the wait before the first retry; by default rows are not retried.
+    /// How many times a failed row is retried, and the wait before the first retry; by default rows are not retried.
     pub fn row_retry(mut self, max: u32, backoff: Duration) -> Self {
         (self.limits.row_retry_max, self.limits.row_backoff_ms) = (max, time::millis(backoff));
         self
@@ -150,8 +150,8 @@ impl TestPump {
         self
     }
 
-    /// Ends the test after this many rows were executed, done or failed; by default it ends when no item has any more
-    /// rows.
+    /// Ends the test after this many rows were executed, done or failed (each try of a row counts); by default it ends
+    /// when no item has any more rows.
     pub fn until_rows(mut self, count: u64) -> Self {
         self.limit = TestLimit::Rows(count);
         self

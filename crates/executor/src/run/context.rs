@@ -23,13 +23,13 @@ use crate::setup::Setup;
 use crate::shard::Shard;
 use crate::table::RunKey;
 
-/// The longest grace of a run that is stopped because no server answers. After the silence, servers wait at least
-/// this long before they give up the run and start its successor.
+/// The longest grace of a run that is stopped because no server answers. After the length of silence at which the run
+/// stops, servers wait at least this long before they give up the run and start its successor.
 const SILENCE_GRACE_MAX: Duration = Duration::from_secs(10);
 
-/// Rises with each start of the job's runs, across servers and executors. Pass it to your own store, and let the store
-/// refuse a token lower than one it has seen: that protects against a run that was given up as lost but is still
-/// running.
+/// A token that rises with each start of the job's runs, across servers and executors. Pass it to your own store, and
+/// let the store refuse a token that is lower than one that it has seen: that protects against a run that was given up
+/// as lost but is still running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken {
     /// Rises when another server takes over the job, and when the job's server acquires a new lease.
@@ -64,7 +64,7 @@ struct Inner {
     log: Arc<RunLog>,
     stop: StopCell,
     progress: ProgressCell,
-    /// The params with their secrets filled in.
+    /// The params with their secrets filled in; unset if they name no secret.
     resolved_params: OnceLock<String>,
     /// Tasks that end with the run; `None` once it has ended.
     tasks: Mutex<Option<Vec<AbortHandle>>>,
@@ -82,7 +82,7 @@ struct Inner {
 #[derive(Default)]
 struct ProgressCell {
     is_reported: AtomicBool,
-    /// Whether the run is in the list of progress to send.
+    /// Whether the run is in [`Setup::progressed_runs`].
     is_listed: AtomicBool,
     done: AtomicU64,
     total: AtomicU64,
@@ -125,7 +125,7 @@ impl RunContext {
         &self.inner.trigger.handler
     }
 
-    /// The planned instant.
+    /// The run's planned instant.
     #[must_use]
     pub fn fire_at(&self) -> Timestamp {
         Timestamp::from_millis(self.inner.trigger.fire_at_ms)
@@ -162,7 +162,7 @@ impl RunContext {
         if params.is_empty() { "null" } else { params }
     }
 
-    /// A number that rises with each start of the job's runs, as a fencing token for your own store.
+    /// The fencing token of this start of the run, for your own store.
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         FencingToken { term: self.inner.trigger.fence_term, n: self.inner.trigger.fence_n }
@@ -188,14 +188,15 @@ impl RunContext {
         self.inner.exported_span.get().copied().or_else(|| self.server_span())
     }
 
-    /// The job's parameters as JSON text.
+    /// The run's parameters as JSON text, with secrets filled in; `null` if there are none.
     #[must_use]
     pub fn params(&self) -> &str {
         let params = self.inner.resolved_params.get().unwrap_or(&self.inner.trigger.params);
         if params.trim().is_empty() { "null" } else { params }
     }
 
-    /// A value that was given to the builder, by its type.
+    /// The value of this type that was given to the builder with [`state`](crate::Builder::state); `None` if there is
+    /// none.
     #[must_use]
     pub fn state<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
         self.inner.setup.states.get()
@@ -255,8 +256,8 @@ impl RunContext {
         &self.inner.setup.blocking_permits
     }
 
-    /// How long all servers may be silent before the run stops; `None` if it continues. It stops because another executor
-    /// may then get the same work. `limit` is the servers' default.
+    /// How long all servers may be silent before the run stops, because another executor may then get the same work;
+    /// `None` if the run continues. `limit` is the executor's limit, which the job can raise.
     pub(crate) fn silence_limit(&self, limit: Duration) -> Option<Duration> {
         silence_limit(&self.inner.trigger, limit)
     }
@@ -290,19 +291,19 @@ impl RunContext {
         *self.inner.start_times.get_or_init(|| (Instant::now(), server_now()))
     }
 
-    /// When the handler began, by the server's clock.
+    /// When the handler began, by the server's clock; `None` before that.
     pub(crate) fn started_at(&self) -> Option<Timestamp> {
         self.inner.start_times.get().map(|(_, started_at)| *started_at)
     }
 
-    /// The delay between the trigger's arrival and the handler's start.
+    /// The delay between the trigger's arrival and the handler's start; zero before the start.
     pub(crate) fn start_delay(&self) -> Duration {
         let arrived_at = self.inner.arrived_at;
         self.inner.start_times.get().map_or(Duration::ZERO, |(started_at, _)| started_at.duration_since(arrived_at))
     }
 
     /// How long the run may take to end once it must stop. A cancelled group of a pump job may take as long as the
-    /// hand-over of its items.
+    /// hand-over of its items may take.
     pub(crate) fn stop_grace(&self) -> Duration {
         let grace = self.inner.setup.timing.cancel_grace;
         match (self.stop_cause(), self.pump_limits()) {
@@ -313,8 +314,8 @@ impl RunContext {
     }
 
     /// Whether the run should have ended: its timeout has passed, or it must stop. Callers add the ordinary grace. For
-    /// a cancelled group of a pump job, whose grace is longer, this is true only after the difference between the two
-    /// has passed as well.
+    /// a cancelled group of a pump job, whose grace is longer, this is true only once the difference between the two
+    /// graces has passed since the stop.
     pub(crate) fn should_end(&self, now: Instant) -> bool {
         let extra_grace = self.stop_grace().saturating_sub(self.inner.setup.timing.cancel_grace);
         self.inner.stop.set_at().is_some_and(|at| now >= at + extra_grace)
@@ -406,7 +407,7 @@ impl RunContext {
         }
     }
 
-    /// The newest numbers, for sending. If the handler sets new ones, the run is listed again.
+    /// Takes the newest numbers, for sending. If the handler sets new ones, the run is listed again.
     pub(crate) fn take_progress(&self) -> (u64, u64) {
         self.inner.progress.is_listed.store(false, Ordering::Release);
         self.progress().unwrap_or_default()

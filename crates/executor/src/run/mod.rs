@@ -45,7 +45,7 @@ pub(crate) fn with_current<T>(read: impl FnOnce(&RunContext) -> T) -> Option<T> 
 }
 
 /// Spawns a task that belongs to the run: it inherits [`current`], the shard and the run's log, and it is aborted if
-/// the run ends first. Outside a run it is an ordinary task.
+/// the run ends first. Outside a run, it is an ordinary task.
 ///
 /// ```
 /// # use rondel::{TestRun, run, spawn};
@@ -98,7 +98,7 @@ pub(crate) async fn run_in_scope<F: Future<Output = Ending>>(run: RunContext, fu
     outcome.await.map_err(|payload| panic_message(payload.as_ref()))
 }
 
-/// Runs a blocking handler on a separate thread, as soon as the pool has a free one.
+/// Runs a blocking handler on a separate thread, as soon as the pool has a free thread.
 pub(crate) async fn run_on_blocking_thread(
     run: RunContext,
     call: impl FnOnce(&RunContext) -> Ending + Send + 'static,

@@ -2,11 +2,12 @@
 
 use serde_json::{Map, Value};
 
-/// The parameter in which servers list these runs.
+/// The parameter in which servers list the runs that a run follows.
 pub(crate) const PARENTS: &str = "parents";
 
-/// Takes the parents out of the parameters. A job's own parameter of this name stays: it lacks the run id and the status
-/// that servers list for each parent. A manual repetition of a run has the run's parents, too.
+/// Takes the parents out of the parameters; `None` if there are none. A job's own parameter of this name stays, because
+/// it lacks the run id and the status that servers list for each parent. A manual repetition of a run has the run's
+/// parents, too.
 pub(crate) fn take(params: &mut Value) -> Option<Map<String, Value>> {
     let fields = params.as_object_mut()?;
     let is_run = |parents: &Value| parents["run_id"].is_string() && parents["status"].is_string();

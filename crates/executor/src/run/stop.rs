@@ -37,14 +37,16 @@ impl fmt::Display for StopCause {
 }
 
 impl StopCause {
-    /// Whether the executor itself stopped the run, and not a user or the timeout. In that case a success, a skip or a
-    /// failure that is not retried counts if the handler had not read the request to stop: it has then done its work.
+    /// Whether the executor itself stopped the run, and not a user or the timeout. In that case, the handler's own
+    /// ending counts if the handler had not read the request to stop, and the ending is a success, a skip or a failure
+    /// that is not retried: such a handler has done its work.
     pub(crate) fn yields_to_handler(&self) -> bool {
         matches!(self, Self::Silence { .. } | Self::Drained)
     }
 
-    /// The ending of the stopped run. It is `cancelled` only on a user's request. A run that the executor itself had to
-    /// stop has failed, so that the job's retries apply.
+    /// The ending of the stopped run. It is `cancelled` only if a user or a program requested the stop. A run that the
+    /// executor itself stopped has failed, so that the job's retries apply. `aborted_after` is the grace after which
+    /// the handler was aborted, if it was.
     pub(crate) fn ending(&self, aborted_after: Option<Duration>) -> Ending {
         let (status, retryable) = match self {
             Self::Cancelled { .. } => (RunStatus::Cancelled, false),

@@ -1,4 +1,4 @@
-//! One session per server, dialled again for as long as the executor lives.
+//! One session per server. A server without a session is dialled again for as long as the executor lives.
 
 mod servers;
 mod stream;
@@ -20,7 +20,7 @@ const STABLE_SESSION_MIN: Duration = Duration::from_secs(5);
 /// How often an unchanged problem with a server is reported again.
 const REMIND_PERIOD: Duration = Duration::from_secs(300);
 
-/// How often a server's second URL is checked again while the server is connected by another one.
+/// How often the task of an unused URL checks whether the servers are still connected by their other URLs.
 const ALIAS_PERIOD: Duration = Duration::from_secs(2);
 
 /// If the server behind a URL answers this many times in a row that this executor is connected already, the URL counts as
@@ -28,7 +28,7 @@ const ALIAS_PERIOD: Duration = Duration::from_secs(2);
 const ALREADY_CONNECTED_COUNT_MAX: u32 = 8;
 
 /// The longest wait before a URL that counts as another URL of a connected server is dialled again: behind a load
-/// balancer it may lead to another server by then.
+/// balancer, the URL may lead to another server by then.
 const ALREADY_CONNECTED_PERIOD: Duration = Duration::from_secs(30);
 
 /// Dials every configured server.
@@ -105,8 +105,9 @@ impl Dialler {
         while self.engine.has_node(node_id) && self.pause().await {}
     }
 
-    /// Waits while all servers that are connected now stay connected, up to [`ALREADY_CONNECTED_PERIOD`]. Returns whether one was lost:
-    /// this may be the only URL that leads to it, and it may not have given up the broken stream yet.
+    /// Waits while all servers that are connected now stay connected, up to [`ALREADY_CONNECTED_PERIOD`]. Returns
+    /// whether a server was lost: this URL may be the only one that leads to that server, which may not have given up
+    /// the broken stream yet.
     async fn wait_before_redial(&self) -> bool {
         let redial_at = Instant::now() + with_jitter(ALREADY_CONNECTED_PERIOD, rand::random());
         let nodes = self.engine.connected_nodes();
@@ -115,7 +116,7 @@ impl Dialler {
         !are_connected()
     }
 
-    /// Waits a moment. Returns false if the executor shuts down.
+    /// Waits for [`ALIAS_PERIOD`]. Returns false if the executor shuts down.
     async fn pause(&self) -> bool {
         tokio::select! {
             () = self.engine.setup.lifecycle.soft.cancelled() => false,
@@ -149,7 +150,8 @@ impl Dialler {
 struct ConnectedNodes(Vec<i64>);
 
 impl ConnectedNodes {
-    /// Replaces the list. Returns whether a node of the previous list is missing: it may have been lost just before its URL was dialled again.
+    /// Replaces the list. Returns whether a node of the previous list is missing: that node may have been lost just
+    /// before this URL was dialled again.
     fn update(&mut self, connected_nodes: Vec<i64>) -> bool {
         let previous_nodes = std::mem::replace(&mut self.0, connected_nodes);
         previous_nodes.iter().any(|node_id| !self.0.contains(node_id))
@@ -163,7 +165,7 @@ struct ProblemLog {
 }
 
 impl ProblemLog {
-    /// Records the problem. Returns its reason if it must be reported now.
+    /// Records the problem. Returns the reason if the problem must be reported now.
     fn report_if_due(&mut self, reason: String, now: Instant) -> Option<String> {
         let is_known = |(last_reason, at): &(String, Instant)| *last_reason == reason && now < *at + REMIND_PERIOD;
         if self.last_report.as_ref().is_some_and(is_known) {

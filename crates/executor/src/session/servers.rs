@@ -99,7 +99,7 @@ impl TokenSource {
     }
 }
 
-/// The text of a token file, which must be readable by its owner alone; the error is a sentence.
+/// The text of a token file. On Unix, the file must not be open to other users. The error is a sentence for the user.
 async fn read_token(path: &Path) -> Result<String, String> {
     let token_path = path.display();
     let text =
@@ -187,7 +187,7 @@ impl Servers {
         self.configured_urls.iter().cloned().collect()
     }
 
-    /// Stores the servers that a welcome named, and returns them for dialling.
+    /// Stores the servers that a welcome named, and returns them for dialling. If it named none, the stored ones stay.
     pub(crate) fn set_named(&self, urls: &[String]) -> Vec<ServerUrl> {
         let mut named_urls = BTreeSet::new();
         for url in urls {

@@ -140,8 +140,8 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         if self.is_fenced(orders.node_id, orders.node_epoch) && !mutant::on(Mutant::OrdersOfFenced) {
             return Vec::new();
         }
-        let held = |order: &PumpOrder| self.runs.get(RunKey::new(order.run_id, order.attempt)).cloned();
-        orders.orders.into_iter().filter_map(|order| Some((held(&order)?, order))).collect()
+        let held_run = |order: &PumpOrder| self.runs.get(RunKey::new(order.run_id, order.attempt)).cloned();
+        orders.orders.into_iter().filter_map(|order| Some((held_run(&order)?, order))).collect()
     }
 
     fn is_fenced(&self, node_id: i64, epoch: i64) -> bool {
@@ -159,8 +159,8 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         }
     }
 
-    /// For each stream by which runs arrived: the open stream to the same server, which is that stream itself or a
-    /// later one.
+    /// The open stream to the same server for each stream by which runs arrived: that stream itself, or a later one. A
+    /// stream is left out if no stream to its server is open.
     fn senders(&self) -> BTreeMap<u64, u64> {
         let open_link_id = |node: i64| self.outbox.links().find(|link| link.node_id() == node).map(|link| link.id());
         let later_links =
@@ -195,7 +195,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         self.runs.take_stuck(now, grace)
     }
 
-    /// Sends the result of a run that was removed.
+    /// Sends the result of a run that was removed. With a journal, the result is first queued for the journal.
     pub fn conclude(&mut self, run: &R, result: v1::Result, now: Instant) {
         let log = run.log();
         log.close();
@@ -241,10 +241,10 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     }
 
     /// Accepts no more runs, and hands back the queued ones. A run is refused if a stream to the server that sent it is
-    /// open. If there is none, or the run's lease has been fenced, a refusal may reach no server that has the run,
-    /// because any server may have taken it over. Such a run ends with the result that `ended` makes, which is sent
-    /// until a server has stored it.
-    pub fn drain(&mut self, ended: impl Fn(&R) -> v1::Result, now: Instant) {
+    /// open. If no such stream is open, or the run's lease has been fenced, a refusal may reach no server that has the
+    /// run, because any server may have taken it over. Such a run ends with the result that `make_result` makes, which
+    /// is sent until a server has stored it.
+    pub fn drain(&mut self, make_result: impl Fn(&R) -> v1::Result, now: Instant) {
         self.is_draining = true;
         let senders = self.senders();
         let fenced_runs = self.runs.runs_sent_under(|node_id, epoch| self.is_fenced(node_id, epoch));
@@ -255,12 +255,12 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
                 None => unrefused_runs.push(run),
             }
         }
-        // Sent before the results, because a server that has stored one sends the run again.
+        // This message is sent before the results, because a server that has stored a result sends the run again.
         for link in self.outbox.links() {
             link.push(LinkItem::Draining);
         }
         for run in unrefused_runs {
-            let handed_back = v1::Result { started_at_ms: 0, silent_ms: 1, shutting_down: true, ..ended(&run) };
+            let handed_back = v1::Result { started_at_ms: 0, silent_ms: 1, shutting_down: true, ..make_result(&run) };
             self.conclude(&run, handed_back, now);
         }
     }
@@ -360,7 +360,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         self.runs.clear_begin_until(fence.node_id, fence.node_epoch);
     }
 
-    /// Sends the inventory to the server that fenced a node, and every unacknowledged result: several servers may have
+    /// Sends the inventory and every unacknowledged result to the server that fenced a node: several servers may have
     /// owned a run while it was here.
     pub fn answer_fence(&mut self, link: &L, fence: &Fence, now: Instant) {
         let (held, finished) = self.inventory();
@@ -381,7 +381,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         self.outbox.add_link(Arc::clone(link), now);
     }
 
-    /// Removes a stream that has ended. Returns the logs to be sent by another one.
+    /// Removes a stream that has ended. Returns the logs to be sent on another stream.
     pub fn remove_link(&mut self, link_id: u64, now: Instant) -> Vec<Arc<R::Log>> {
         let node = self.outbox.links().find(|open| open.id() == link_id).map(|open| open.node_id());
         self.lost_links.extend(node.map(|node| (link_id, node)));

@@ -27,7 +27,8 @@ pub struct Outbox<G, L> {
     unacked_results: BTreeMap<RunKey, UnackedResult<G>>,
     /// When each sent result is due to be sent again.
     resend_queue: BTreeSet<(Instant, RunKey)>,
-    /// Logs with unacknowledged chunks whose results are acknowledged, each with the instant of that acknowledgement.
+    /// The logs of acknowledged results that still have unacknowledged chunks, each with the instant at which the
+    /// result was acknowledged.
     unacked_logs: BTreeMap<RunKey, (Instant, Arc<G>)>,
     unacked_journaled_count: usize,
     recent_results: RecentResults,
@@ -44,7 +45,7 @@ struct UnackedResult<G> {
     resend_at: Option<Instant>,
     /// Whether the result is on disk.
     is_journaled: bool,
-    /// Whether the result may be sent; with a journal, only after the write to it.
+    /// Whether the result may be sent. With a journal, that is after the write of the result to the journal.
     is_ready: bool,
 }
 
@@ -118,7 +119,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 
 // Results that wait for an acknowledgement.
 impl<G: TableLog, L: TableLink> Outbox<G, L> {
-    /// Adds a result. [`Self::deliver`] sends it: immediately or, with a journal, after the write to it.
+    /// Adds a result. [`Self::deliver`] sends it: immediately or, with a journal, after the write to the journal.
     pub(super) fn add(&mut self, key: RunKey, result: v1::Result, log: Option<Arc<G>>, link_id: u64) {
         let entry =
             UnackedResult { result, log, link_id, try_count: 0, resend_at: None, is_journaled: false, is_ready: false };
@@ -152,7 +153,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         }
     }
 
-    /// Sends the result: on the stream by which the run arrived if it is open, else on another one.
+    /// Sends the result: on the stream by which the run arrived if that is open, else on another one.
     pub(super) fn deliver(&mut self, key: RunKey, now: Instant) {
         let Some(entry) = self.unacked_results.get_mut(&key) else { return };
         entry.is_ready = true;
@@ -160,7 +161,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         self.send(key, preferred_link_id, now);
     }
 
-    /// Sends the result on this stream, even if another one has it.
+    /// Sends the result on this stream, even if another stream has it.
     pub(super) fn deliver_on_link(&mut self, key: RunKey, link_id: u64, now: Instant) {
         if self.unacked_results.get(&key).is_some_and(|entry| entry.is_ready) {
             self.send(key, link_id, now);

@@ -88,7 +88,7 @@ pub enum LinkItem {
     Probe(ProbeReplies),
     /// The attempts that the executor holds or has finished, as the answer to a fence.
     Fence(FenceReply),
-    /// The items of a group of a pump job.
+    /// The report of a group of a pump job on its items.
     Pump(PumpReport),
     /// A request for the script that a run names.
     Script(ScriptRequest),

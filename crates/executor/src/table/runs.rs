@@ -22,7 +22,7 @@ enum Stage {
 struct HeldEntry<R> {
     run: R,
     stage: Stage,
-    /// The lease that it was sent under: the node, and its epoch.
+    /// The lease under which the run was sent: the node, and the node's epoch.
     lease: (i64, i64),
     /// The run must begin before this instant.
     begin_until: Option<Instant>,
@@ -91,7 +91,7 @@ impl<R: TableRun> Runs<R> {
         self.held_runs.values().map(|entry| &entry.run)
     }
 
-    /// Whether a run of the job is here, or the handler of an ended run is still running.
+    /// Whether a run of the job is here, or the handler of an ended run of the job is still running.
     pub(super) fn has_job(&self, job_id: JobId) -> bool {
         self.held_count_by_job.contains_key(&job_id) || self.stuck_runs.values().any(|job| *job == job_id)
     }

@@ -1,4 +1,4 @@
-//! The calls of a link: each runs in a separate task and returns its result as an event. The number per executor is
+//! The calls of a link: each runs in a separate task and returns its result as an event. The number of concurrent calls per executor is
 //! limited.
 
 use std::sync::Arc;
@@ -83,8 +83,8 @@ impl Calls {
                 Err(CallError::TooLate("the lease of this server has ended".to_owned()))
             };
             if matches!(answer, Err(CallError::NotSent(_) | CallError::TooLate(_))) {
-                // The attempt goes back to the engine if it is still this server's, and ends as lost if it is not. While the lease may be
-                // renewed, neither is known.
+                // Waits until it is known whether this server holds the lease: if so, the attempt goes back to the engine, and otherwise it
+                // ends as lost.
                 shared.wait_for_lease(lease).await;
             }
             Event::Sent(log_id, lease, answer)
@@ -130,8 +130,9 @@ impl Calls {
         });
     }
 
-    /// Reads the new lines of a log. Unless the row states how much of the log is stored, the store is asked first.
-    pub(super) fn pull(&self, row: &XxlRun, is_log_found: bool, had_ended: bool) {
+    /// Reads the new lines of a log: up to [`PAGE_COUNT_MAX`] pages if the attempt had ended, else one page. Unless the row states how much
+    /// of the log is stored, the store is asked first.
+    pub(super) fn pull(&self, row: &XxlRun, is_log_line_known: bool, had_ended: bool) {
         let (client, peer, event_sender) = (self.shared.client.clone(), self.peer(), self.event_sender.clone());
         let (log_id, sent_at_ms, mut first_line) = (row.log_id, row.sent_at.as_millis(), row.log_line);
         let (shared, run, attempt) = (Arc::clone(&self.shared), row.run, row.attempt);
@@ -140,7 +141,7 @@ impl Calls {
         self.shared.spawn(async move {
             let Ok(_permit) = pull_permits.acquire().await else { return };
             let mut read_end = ReadEnd::Paused;
-            let stored_until = match is_log_found {
+            let stored_until = match is_log_line_known {
                 true => None,
                 false => match log::stored_until(shared.engine.store(), run, attempt).await {
                     Ok(line) => Some(line.max(first_line)),

@@ -16,8 +16,8 @@ use crate::table::Kill;
 use crate::wire::CODE_FAILED;
 
 impl Link {
-    /// Decides which triggers are accepted, has the store assign a number to each, and sends their requests. If the store refuses, no
-    /// request is sent.
+    /// Decides which triggers are accepted, has the store assign a number to each, and sends their requests. If the lease no longer holds,
+    /// the store assigns no numbers, and these triggers are refused, too.
     pub(super) async fn offer(&mut self, session: &Session, triggers: v1::Triggers) -> bool {
         let (origin, received_at) = ((triggers.node_id, triggers.node_epoch), Instant::now());
         let (mut replies, mut accepted_triggers) = (Vec::new(), Vec::new());
@@ -80,7 +80,7 @@ impl Link {
         self.calls.run((log_id, lease), body, begin_until);
     }
 
-    /// Has the store assign a number to each trigger: `None` if the store failed, no rows if the lease does not hold.
+    /// Has the store assign a number to each trigger. Returns `None` if the store failed, and no rows if the lease does not hold.
     pub(super) async fn assign_numbers(&self, lease: LeaseToken, triggers: &[v1::Trigger]) -> Option<Vec<XxlRun>> {
         let to_new_run = |trigger: &v1::Trigger| NewXxlRun {
             run: RunId::new(trigger.run_id),
@@ -93,9 +93,9 @@ impl Link {
         self.shared.writes.send(lease, new_runs).await
     }
 
-    /// Asks the executor to stop an attempt. Every server gets the engine's request, and `/kill` names a job: a second `/kill` might
-    /// stop the job's next run. Therefore the server that is responsible for the attempt sends it, and the others send it only if it
-    /// has had no effect for a while.
+    /// Asks the executor to stop an attempt. Every server gets the engine's request, and `/kill` names a job: a second `/kill` might stop
+    /// the job's next run. Therefore, only the server that is responsible for the attempt sends `/kill` at first. The other servers send it
+    /// only if the attempt has not ended after [`CANCEL_WAIT`].
     pub(super) fn cancel(&mut self, run: RunId, attempt: i32, by: &str) {
         let Some(entry) = self.table.attempt_mut(run, attempt).filter(|entry| entry.is_open()) else { return };
         if matches!(entry.kill, Some(Kill::Requested(_))) {

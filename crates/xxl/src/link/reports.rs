@@ -19,10 +19,10 @@ use crate::table::Kill;
 use crate::wire::{Answer, CODE_FAILED};
 
 impl Link {
-    /// Handles ends of attempts that the store has. Ends of attempts that another server sent are left to that server, which reads
-    /// the store: the next run of the job waits there, and it may be asking the executor to stop the attempt. In that case the answer
-    /// to its request takes precedence over the callback. If it does not report an end, this server does so after a later read of the
-    /// store.
+    /// Handles ends of attempts that the store has. Ends of attempts that another living server sent are left to that server, which reads
+    /// the store: the next run of the job waits there, and that server may be asking the executor to stop the attempt. In that case, the
+    /// answer to its request takes precedence over the callback. If that server does not report an end, this server does so after a later
+    /// read of the store.
     pub(super) async fn on_reported(&mut self, session: &Session, rows: Vec<XxlRun>) -> bool {
         let mut ended_ids = Vec::new();
         for row in rows {
@@ -73,7 +73,8 @@ impl Link {
             }
             Err(CallError::TooLate(_)) => self.refuse_unsent(session, (log_id, lease)).await,
             answer => {
-                // Without a clear answer the executor may have the attempt: the link asks it, and waits for its callback.
+                // The executor has the attempt or, without a clear answer, may have it: in that case, the link asks the executor, and waits
+                // for its callback.
                 (entry.is_confirmed, entry.idle_since) = (answer.is_ok(), None);
                 if let Err(error) = answer {
                     tracing::debug!(
@@ -97,8 +98,9 @@ impl Link {
         }
     }
 
-    /// Refuses a run whose request could not be sent, so that the engine sends it elsewhere. If the lease under which it was accepted has
-    /// ended, another server may have the run by now, and treat the attempt as one that the executor has: then the attempt ends as lost.
+    /// Refuses a run whose request could not be sent, so that the engine sends the run elsewhere. If the lease under which the run was
+    /// accepted has ended, another server may have the run by now, and may assume that the executor has the attempt: then the attempt ends
+    /// as lost.
     async fn refuse_unsent(&mut self, session: &Session, (log_id, lease): (i64, LeaseToken)) -> bool {
         if !self.shared.engine.holds(lease) {
             return self
@@ -113,8 +115,8 @@ impl Link {
         session.send(Body::Replies(v1::Replies { replies: vec![refusal] })).await
     }
 
-    /// Handles the answer to the request to stop an attempt. If the executor stopped it, this end replaces even a callback that was
-    /// received meanwhile.
+    /// Handles the answer to the request to stop an attempt. If the executor has stopped the attempt, this end replaces even a callback
+    /// that was received meanwhile.
     pub(super) async fn on_killed(
         &mut self,
         session: &Session,
@@ -155,14 +157,14 @@ impl Link {
         let now_ms = self.shared.engine.now().as_millis();
         let Some(entry) = self.table.get_mut(log_id) else { return true };
         if let Some(line) = stored_until {
-            (entry.row.log_line, entry.is_log_found) = (entry.row.log_line.max(line), true);
+            (entry.row.log_line, entry.is_log_line_known) = (entry.row.log_line.max(line), true);
         }
         if first_line > entry.row.log_line {
             // The lines before these were lost with an earlier session: the log is read again from the first lost line.
             if end.is_some() {
                 entry.is_pulling = !entry.is_open();
                 if entry.is_pulling {
-                    self.calls.pull(&entry.row, entry.is_log_found, true);
+                    self.calls.pull(&entry.row, entry.is_log_line_known, true);
                 }
             }
             return true;
@@ -191,7 +193,7 @@ impl Link {
         }
         entry.row.log_line = next_line;
         if end.is_some_and(|end| entry.end_read(end, had_ended)) {
-            self.calls.pull(&entry.row, entry.is_log_found, true);
+            self.calls.pull(&entry.row, entry.is_log_line_known, true);
         }
         self.table.forget_one(log_id);
         true
@@ -257,7 +259,7 @@ impl Link {
             }
             if self.shared.is_responsible_for(&entry.row) && !entry.is_log_cut {
                 entry.is_pulling = true;
-                self.calls.pull(&entry.row, entry.is_log_found, true);
+                self.calls.pull(&entry.row, entry.is_log_line_known, true);
             } else {
                 entry.has_whole_log = true;
                 let now_ms = self.shared.engine.now().as_millis();

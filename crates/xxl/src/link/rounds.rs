@@ -15,8 +15,8 @@ use crate::ends::{self, CODE_LOST, CODE_UNKNOWN};
 use crate::table::AttemptEntry;
 use crate::wire::Answer;
 
-/// A stopped attempt may end with a callback. The executor answers the request to stop it within this time after the
-/// callback.
+/// A stopped attempt may end with a callback before the executor answers the request to stop it. The answer is expected within this time
+/// after the callback.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 
 impl Link {
@@ -54,7 +54,7 @@ impl Link {
         self.end_lost_attempts(session, now).await
     }
 
-    /// How long after the last read of the store the next one follows.
+    /// How long after the last read of the store the next read follows.
     fn reconcile_period(&self) -> Duration {
         let own_node = self.shared.engine.token().node;
         let has_own_attempt = || self.table.entries().any(|entry| entry.is_open() && entry.row.node == own_node);
@@ -112,7 +112,7 @@ impl Link {
             return;
         }
         let row = XxlRun { state: XxlRunState::Settled, ..entry.row };
-        self.calls.pull(&row, entry.is_log_found, true);
+        self.calls.pull(&row, entry.is_log_line_known, true);
         self.table.begin_log_read(row, now);
     }
 
@@ -143,7 +143,7 @@ impl Link {
             let last_pulled_at = entry.pulled_at.unwrap_or(entry.answerable_since);
             if now.duration_since(last_pulled_at) >= PULL_PERIOD {
                 (entry.pulled_at, entry.is_pulling) = (Some(now), true);
-                self.calls.pull(&entry.row, entry.is_log_found, !entry.is_open());
+                self.calls.pull(&entry.row, entry.is_log_line_known, !entry.is_open());
             }
         }
     }
@@ -174,7 +174,7 @@ impl Link {
         }
         true
     }
-    /// Records whether the executor has a run of the job: if it has none and sends no callback, it has lost the run.
+    /// Records whether the executor has a run of the job. An executor that has none, and sends no callback, has lost the run.
     pub(super) fn on_idle(&mut self, number: i32, asked_at: Instant, answer: Result<Answer, CallError>) -> bool {
         let answer = match answer {
             Ok(answer) => answer,

@@ -12,9 +12,10 @@ const SELECT_BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// The shortest wait after a failed select, so that a database that is down is not queried without a pause.
 const SELECT_BACKOFF_MIN: Duration = Duration::from_millis(100);
 
-/// How long a row that failed for good is ignored at most, unless [`REST_GROWTH_MIN`] allows longer.
+/// The longest period for which a row that failed for good is ignored, unless [`REST_GROWTH_MIN`] allows a longer one.
 const REST_MAX: Duration = Duration::from_secs(60);
-/// The maximum is at least this many times the row's first such period, and the time that the row was in work.
+/// The longest period is at least this many times the row's first period, and at least this many times the time for
+/// which the row was in work.
 const REST_GROWTH_MIN: u32 = 8;
 
 /// The settings of a group.

@@ -83,7 +83,7 @@ pub enum ExecutionEnd {
     Aborted,
 }
 
-/// Counts of what became of the rows of a select.
+/// How many rows of a select were accepted, and how many were dropped for which reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FetchCounts {
     /// Rows that will be executed.
@@ -394,8 +394,8 @@ impl<R: Clone> Group<R> {
         self.total
     }
 
-    /// The keys of rows that failed for good and that the last select still returned. Only a limited number is
-    /// remembered.
+    /// The keys of rows that failed for good, except those that a later select no longer returned. Only a limited
+    /// number is remembered.
     pub fn failed_rows(&self) -> impl ExactSizeIterator<Item = &str> {
         self.rows.failed_rows().map(|(_, key)| key.as_str())
     }
@@ -406,7 +406,7 @@ impl<R: Clone> Group<R> {
         self.failed_fetch_count > 0
     }
 
-    /// Whether rows that failed for good were still there in the last select, or the last select failed.
+    /// Whether [`Self::failed_rows`] has any rows, or the last select failed.
     #[must_use]
     pub fn is_unfinished(&self) -> bool {
         self.rows.failed_rows().next().is_some() || self.has_failed_select()

@@ -12,7 +12,7 @@ use super::{Fetch, Group, Task};
 
 // Orders and stopping.
 impl<R: Clone> Group<R> {
-    /// Takes an order, and returns whether it is new. A repeated or older one is only answered by a report.
+    /// Takes an order, and returns whether it is new. A repeated or older order is only answered by a report.
     pub fn order(&mut self, order: PumpOrder, now: Instant) -> bool {
         let number = Some((order.term, order.number));
         // An older order is answered too: a server whose clock stepped back learns from the report which number to
@@ -48,7 +48,8 @@ impl<R: Clone> Group<R> {
         self.release_finished_items();
     }
 
-    /// Releases every item: rows in execution continue until `abort_at`, and waiting ones are dropped.
+    /// Releases every item: rows in execution continue until `abort_at`, or to their end if it is `None`. Waiting rows
+    /// are dropped.
     pub fn stop(&mut self, abort_at: Option<Instant>) {
         self.is_ending = true;
         self.abort_fetch();
@@ -71,8 +72,8 @@ impl<R: Clone> Group<R> {
 
     fn take_item(&mut self, item: PumpItem, now: Instant) {
         let PumpItem { name, epoch, params, checkpoint, release } = item;
-        let is_gone = self.dropped_epochs.get(&name).is_some_and(|dropped_epoch| epoch <= *dropped_epoch);
-        if is_gone && !mutant::on(Mutant::ReleasedIsTakenAgain) {
+        let was_dropped = self.dropped_epochs.get(&name).is_some_and(|dropped_epoch| epoch <= *dropped_epoch);
+        if was_dropped && !mutant::on(Mutant::ReleasedIsTakenAgain) {
             return;
         }
         let held_epoch = self.items.get(&name).map(|holding| holding.epoch);
@@ -111,8 +112,8 @@ impl<R: Clone> Group<R> {
 
     fn begin_release(&mut self, name: &str, now: Instant) {
         let Some(holding) = self.items.get_mut(name) else { return };
-        let has_begun = holding.phase == Phase::Releasing { abort_at: None };
-        if holding.phase != Phase::Held && !has_begun {
+        let is_releasing_without_limit = holding.phase == Phase::Releasing { abort_at: None };
+        if holding.phase != Phase::Held && !is_releasing_without_limit {
             return;
         }
         holding.phase = Phase::Releasing { abort_at: Some(now + self.limits.abort_after()) };

@@ -19,7 +19,7 @@ const REPEAT_PERIOD: Duration = Duration::from_secs(5);
 
 /// Maximum number of items in a report: the server's limit counts the report itself as one more.
 const REPORT_ITEMS_MAX: usize = ITEM_COUNT_MAX - 1;
-/// The largest size of a report in one message, in bytes.
+/// The largest size of a report in one message, in bytes, unless one item alone is larger.
 const REPORT_BYTES_MAX: usize = 500 * 1000;
 /// Bytes that an item adds to a report beyond its own encoded size.
 const ITEM_OVERHEAD: usize = 8;

@@ -65,8 +65,8 @@ pub(super) struct RowTracker<R> {
     keys_in_work: BTreeSet<(String, String)>,
     /// Until when each row that failed for good is ignored if a select returns it.
     resting_until: BTreeMap<(String, String), Instant>,
-    /// How many times each row failed for good. A row is removed when it is executed after all, or when a select of its
-    /// item returns fewer rows than its limit and this row is not among them.
+    /// How many times each row failed for good. A row is removed when it is executed successfully after all, or when a
+    /// select of its item returns fewer rows than the select's limit and this row is not among them.
     failed_counts: BTreeMap<(String, String), u32>,
 }
 
@@ -199,7 +199,8 @@ impl<R: Clone> RowTracker<R> {
         }
     }
 
-    /// Remembers a row that failed for good. Returns how many times it has failed for good.
+    /// Remembers a row that failed for good. Returns how many times it has failed for good; 1 if there is no room to
+    /// remember the row.
     pub(super) fn mark_failed(&mut self, row_id: &(String, String)) -> u32 {
         if let Some(failure_count) = self.failed_counts.get_mut(row_id) {
             *failure_count = failure_count.saturating_add(1);
@@ -211,7 +212,7 @@ impl<R: Clone> RowTracker<R> {
         1
     }
 
-    /// If a select returns the row within `duration`, it is ignored, so that it does not keep the group busy.
+    /// If a select returns the row within `duration`, the row is ignored, so that it does not keep the group busy.
     pub(super) fn rest(&mut self, row_id: (String, String), now: Instant, duration: Duration) {
         if self.resting_until.len() >= REMEMBERED_COUNT_MAX {
             self.resting_until.retain(|_, rests_until| *rests_until > now);
