@@ -48,14 +48,15 @@ pub(crate) enum Stage {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timer {
-    /// The run's instant, or a little before it if the run is marked first or may be sent ahead.
+    /// The run's instant, or slightly earlier if the run is marked first or may be sent ahead.
     pub(crate) at: Timestamp,
     /// When the run came here, as the uptime of the process.
     armed_at: Duration,
 }
 
 impl Timer {
-    /// The timer of a run that is not marked goes off `send_lead` before the run's instant.
+    /// The timer goes off `send_lead` before the run's instant, or [`MARK_LEAD`] before it if the run may run at most once and is therefore marked
+    /// first.
     pub(crate) fn new(ready: &ReadyRun, send_lead: Duration, uptime: Duration) -> Self {
         let needs_mark = ready.definition.job.delivery == Delivery::AtMostOnce && !ready.run.is_root();
         let send_lead = if needs_mark { MARK_LEAD } else { send_lead };
@@ -109,7 +110,7 @@ pub(crate) struct OpenRun {
 }
 
 impl OpenRun {
-    /// When its wait in its queue began.
+    /// When its wait began, if it waits for a limit or for an executor; otherwise the instant at which it was due.
     pub(crate) const fn since(&self) -> Timestamp {
         match self.stage {
             Stage::Limited(since) | Stage::Parked(since) => since,
@@ -191,7 +192,7 @@ pub(crate) struct OpenRuns {
     unconfirmed_runs: Vec<RunId>,
 }
 
-// Runs that wait for nothing but an instant, or for an answer.
+// Runs that wait for their instant, for an adoption, or for the store's answer about their shards.
 impl OpenRuns {
     pub(crate) fn schedule(&mut self, ready: ReadyRun, timer: Timer) {
         self.scheduled_runs.insert((timer.at, ready.run.fire_at, ready.run.id));
@@ -233,7 +234,7 @@ impl OpenRuns {
         }
     }
 
-    /// Takes out a broadcast whose shards are being stored under this lease.
+    /// Takes out a broadcast whose shards are being stored under the lease of `root`.
     pub(crate) fn take_expanding(&mut self, root: &Run) -> Option<ReadyRun> {
         let open_run = self.get(root.id)?;
         let is_expanding_root =
@@ -358,7 +359,8 @@ impl OpenRuns {
 
 // Runs that executors have, or may have.
 impl OpenRuns {
-    /// Records in `in_hand` an attempt that an executor has or is about to get. It replaces an earlier attempt in the roll call, which has ended.
+    /// Records in `in_hand` an attempt that an executor has or is about to get, in place of the same or an earlier attempt. Does nothing if a later
+    /// attempt is there.
     pub(crate) fn put_active(&mut self, active: ActiveRun) {
         if matches!(self.runs.get(&active.ready.run.id), Some(Entry::Deciding)) {
             self.runs.remove(&active.ready.run.id);

@@ -17,10 +17,10 @@ use crate::dispatch::queue::round_robin::round_robin;
 use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::runs::{OpenRuns, Stage};
 
-/// How many runs of one serial job may be queued if its definition sets no maximum.
+/// Maximum number of queued runs of a job whose definition sets no maximum.
 const QUEUE_LEN_MAX: usize = 1_000;
 
-/// What a gate guards.
+/// The object that a gate guards: a whole job, or a job on one executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum GateKey {
     Job(JobId),
@@ -152,8 +152,8 @@ impl Gates {
         self.gates.values().map(|gate| gate.queue.len()).sum()
     }
 
-    /// At most `count` of the runs that wait for their turn and for which `is_chosen` is true, from the gates in rotation, each with the run
-    /// that it waits behind.
+    /// At most `count` of the runs that wait for their turn and for which `is_chosen` is true, from the gates in rotation, each with the run that
+    /// it waits behind. Only the first `count` runs at each gate are examined.
     pub(crate) fn first_queued_runs<'a>(
         &'a self,
         is_chosen: impl Fn(&ReadyRun) -> bool,
@@ -228,7 +228,7 @@ impl Gates {
             self.set_open(key, &ready);
             return GateDecision::Passed(ready);
         }
-        // A run that had begun is not skipped for lack of room.
+        // A run that has begun is not skipped for lack of room.
         let has_begun = was_reserved || root_of(&ready).is_some();
         match job.overlap.policy {
             OverlapPolicy::Cover => self.cover(key, ready, has_begun, runs),
@@ -243,8 +243,8 @@ impl Gates {
         }
     }
 
-    /// The latest run replaces all the others. A run that had begun before (a restart gave it another attempt) is itself replaced if the
-    /// gate has a later run; it keeps its place until its verdict is stored.
+    /// Makes the run replace all runs at other places. A run that had begun before (a restart gave it another attempt) is itself replaced if the
+    /// gate has a later run; it then keeps its place until its verdict is stored.
     fn cover(&mut self, key: GateKey, ready: ReadyRun, has_begun: bool, runs: &mut OpenRuns) -> GateDecision {
         let Some(gate) = self.gates.get_mut(&key) else { return GateDecision::Passed(ready) };
         let place = place_at(key, &ready);
@@ -378,7 +378,7 @@ impl Gates {
         self.leave(run, runs)
     }
 
-    /// The runs that have passed, or have reserved places, and hold up queued runs, or have caused others to be skipped.
+    /// The runs with open or reserved places at gates where runs are queued, or where other runs were skipped.
     pub(crate) fn runs_holding_up(&self) -> Vec<RunId> {
         let is_waited_for = |entry: &GateEntry| {
             let gate = self.gates.get(&entry.key).filter(|_| entry.state != PlaceState::Queued);

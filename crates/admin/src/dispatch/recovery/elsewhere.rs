@@ -16,22 +16,22 @@ use crate::dispatch::executors::Executors;
 const ASK_AFTER: Duration = Duration::from_secs(2);
 /// The delay before a question without an answer is asked again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(10);
-/// How many executors are asked in one round.
+/// Maximum number of executors that are asked in one round.
 const ASKED_COUNT_MAX: usize = 200;
 
-/// The questions that this server asked through others.
+/// The questions that this server asked through other servers.
 #[derive(Debug, Default)]
 pub(crate) struct RelayedQuestions {
     /// When the last roll call began.
     called_at: Option<Timestamp>,
     inquiries: BTreeMap<ExecutorId, FenceInquiry>,
-    /// The instant of the newest question: the next one gets a later instant, so that no two have the same.
+    /// The instant of the newest question. The next question gets a later instant, so that no two questions to one executor have the same.
     last_asked_at: Option<Timestamp>,
 }
 
 #[derive(Debug)]
 struct FenceInquiry {
-    /// When the question was asked; the answer names it by this instant.
+    /// When the question was asked; the answer names the question by this instant.
     asked_at: Timestamp,
     /// The leases that the question is about: for each node its newest ended epoch.
     leases: BTreeMap<NodeId, i64>,
@@ -113,7 +113,7 @@ impl RelayedQuestions {
         due_executors.into_iter().map(request).collect()
     }
 
-    /// Takes an answer; false if it is not about the newest question, or if that has been answered already.
+    /// Records a relayed answer; false if it does not belong to the newest question to its executor, or if that question has been answered already.
     pub(crate) fn record_answer(&mut self, answer: RelayedAnswer) -> bool {
         let is_answered_question =
             |asked: &&mut FenceInquiry| asked.asked_at == answer.asked_at && asked.answer.is_none();
