@@ -29,9 +29,9 @@ const BATCH: usize = 4 * 1024;
 const LINE_OVERHEAD: usize = 64;
 /// Overhead of a chunk in addition to its lines, in bytes.
 const CHUNK_OVERHEAD: usize = 256;
-/// Maximum number of runs of one batch whose earlier attempts are read.
+/// Maximum number of attempts in one batch for which the earlier attempts of their run are read.
 const EARLIER_COUNT_MAX: usize = 500;
-/// How many chunks are stored, and how many runs are read, in one call of the store.
+/// Maximum number of chunks that one call of the store writes, and of runs that one call reads.
 const PART_CHUNKS_MAX: usize = 500;
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
@@ -117,7 +117,7 @@ impl LogItem {
         usize::try_from(self.kib).unwrap_or(usize::MAX).saturating_add(self.chunks.len())
     }
 
-    /// Queues the message if there is room within `patience`; otherwise returns its chunks.
+    /// Queues the message if there is room within `wait_max`; otherwise returns its chunks.
     pub(super) async fn enqueue(self, queue: &LogQueue, wait_max: Duration) -> Result<(), Vec<LogChunk>> {
         let (source, weight) = (self.source(), self.weight());
         queue.offer_within(wait_max, source, weight, self).await.map_err(|item| item.chunks)
@@ -191,7 +191,7 @@ impl LogLoop {
         Ok(())
     }
 
-    /// Decides which chunks of a message are stored. Rejected ones are acknowledged as well, so that the executor stops sending them.
+    /// Decides which chunks of a message are stored. Rejected chunks are acknowledged as well, so that the executor stops sending them.
     fn judge(&mut self, item: LogItem, batch: &mut Batch) {
         let LogItem { chunks, session, pending_guard: pending, .. } = item;
         let (_, acks) = batch.acks.entry(session.number).or_insert_with(|| (session.clone(), Vec::new()));
@@ -298,7 +298,7 @@ fn held_attempt(session: &SessionHandle, chunk: &LogChunk) -> HeldAttempt {
     (chunk.run, chunk.attempt, session.executor)
 }
 
-/// The line that replaces the first lines over the limit.
+/// A chunk with one line that replaces the first chunk over the limit.
 fn full_notice(chunk: &LogChunk) -> LogChunk {
     let at = chunk.lines.first().map_or(Timestamp::EPOCH, |line| line.at);
     let text = format!("… this log is full ({} MiB): what follows is dropped", RUN_BYTES_MAX / (1024 * 1024));

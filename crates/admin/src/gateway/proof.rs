@@ -1,4 +1,4 @@
-//! Verifies the identity that an executor claims: a known incarnation, or the successor of one whose data directory it has.
+//! Verifies the identity that an executor claims: a known incarnation, or the successor of an executor whose data directory it has.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::node::Shared;
 /// An executor without a secret is live if it was heard within this many heartbeats.
 const LIVING_HEARTBEATS: u32 = 5;
 
-/// How many earlier processes an executor answers for.
+/// Maximum number of predecessors in a lineage; further successors of these predecessors are not counted.
 const LINEAGE_LEN_MAX: usize = 16;
 
 /// The stored digest of an executor's secret; `None` if it has no secret.
@@ -87,7 +87,7 @@ fn check_proof(app: AppId, stored_proof: Option<&ExecutorProof>, shown_secret: &
     }
 }
 
-/// Whether a node has a stream of the executor.
+/// Whether the executor is online here, or a node has an open session of it and has heard it recently.
 async fn is_living(shared: &Shared, id: ExecutorId) -> Result<bool, StoreError> {
     let now = shared.clock.now();
     let silence: Duration = shared.config.heartbeat.saturating_mul(LIVING_HEARTBEATS);
