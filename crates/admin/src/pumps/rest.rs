@@ -1,7 +1,7 @@
-//! Rests of jobs with nothing in progress. The rows of such a job are read again when something is noticed that may concern it, and
-//! otherwise after a while: an idle pump costs nearly nothing.
+//! Rests of jobs with nothing in progress. The rows of such a job are read again when a change is noticed that may concern it, and otherwise once
+//! its rest has lasted [`REST_LENGTH`]. An idle pump therefore costs nearly nothing.
 //!
-//! The following is noticed:
+//! These changes are noticed:
 //! - a report of a group, which each group sends when it begins, and the end of an attempt;
 //! - another definition, home or lease;
 //! - executors that come, go, fill up or are switched;

@@ -115,8 +115,8 @@ impl HealLoop {
         Ok(count)
     }
 
-    /// The instant up to which the fires of a job have their verdicts: its last planned row, or its last edit. The misfire policy applies
-    /// to fires that were due since then.
+    /// The instant up to which the fires of a job have their verdicts: its last planned row or its last edit, whichever is later. The misfire
+    /// policy applies to fires that were due since then.
     async fn accounted_until(
         &self,
         stuck_job: StuckJob,

@@ -5,9 +5,9 @@
 //! limit: they end without the server, and slots bound their number. They count for the total, and are held back only if one job has nearly
 //! all of the memory.
 //!
-//! In addition to the bound there is a reserve for jobs with few waiting runs, and a second one for jobs with none, whatever the other jobs
-//! of their app have. Because of the reserves, jobs whose runs wait do not hold back a job whose runs go to executors as they come. The
-//! second reserve is never used up if the memory suffices for all runs at executors and one waiting run of each job.
+//! In addition to the bound there is a reserve for jobs with few waiting runs, and a second reserve for jobs without waiting runs, however many
+//! runs the other jobs of their app have. Because of the reserves, jobs whose runs wait do not hold back a job whose runs go to executors as they
+//! come. The second reserve is never used up if the memory suffices for all runs at executors and one waiting run of each job.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -148,7 +148,7 @@ impl Shares {
             || waiting_count < share(room_left).max(reserve_limit) && leaves_room(reserve)
     }
 
-    /// Whether one more run may be in memory only to end, beyond the room for open runs.
+    /// Whether one more run may come into memory only to end, even beyond the room for open runs.
     pub(crate) const fn may_end_one(&self, max: usize) -> bool {
         self.run_count <= max.saturating_add(max / EXPIRED_RUNS_DIVISOR)
     }

@@ -43,9 +43,9 @@ fn is_outdated(run: &Run, check: &RunCheck) -> bool {
     check.owner == run_and_lease(run).1 && (check.job_version, check.attempt) != (run.job_version, run.attempt)
 }
 
-/// Why the run ends without a start: its job was paused or deleted while the run was planned or queued, and no server has ended it since. A
-/// fire of the schedule whose instant is still ahead is left to edits. An instant that lies ahead again after a step back of the clock does not
-/// count as ahead, because edits leave such a fire alone.
+/// Why the run ends without a start: its job was paused or deleted while the run was planned or queued, and no server has ended it since. `None` if
+/// it may start. A fire of the schedule whose instant is still ahead is left to edits. An instant that lies ahead again after a step back of the
+/// clock does not count as ahead, because edits leave such a fire alone.
 fn reason_to_drop(run: &Run, check: &RunCheck, ahead_after: Timestamp) -> Option<Reason> {
     check.drop_for.filter(|_| !is_fire_ahead(run, ahead_after))
 }
