@@ -23,8 +23,7 @@ use crate::host_process;
 use crate::node::Shared;
 
 const PERIOD: Duration = Duration::from_secs(1);
-/// How long after the end of another node's lease this node searches for that node's runs. The delay covers that this node's clock may be slightly
-/// ahead of the database's.
+/// The delay between the end of a lease and the search for its runs, because this node's clock may be slightly ahead of the database's.
 const LEASE_END_MARGIN: Duration = Duration::from_millis(50);
 /// Maximum number of fences that one round sends for other servers, and of answers that it reads.
 const FENCE_PAGE: u32 = 500;
@@ -46,7 +45,7 @@ pub(crate) struct AdoptLoop {
     /// Leases that this node tried to fence, without an answer from the store. The store may still have fenced them, which makes this node the home
     /// of their nodes' limits.
     unanswered_fences: Vec<LeaseToAdopt>,
-    /// Whether the dispatcher was notified that runs are being taken over, and not yet that all of them are.
+    /// Whether the dispatcher was notified that runs are being taken over, and was not yet notified that all are.
     has_announced: bool,
     /// Whether the answer to an adoption may have been lost. If so, the next round looks for running runs that are not in memory.
     is_interrupted: bool,
@@ -189,7 +188,7 @@ impl AdoptLoop {
             .collect();
         self.unanswered_fences = leases_to_adopt;
         if !self.shared.membership.has_adopted(&ended_leases) {
-            // The fence makes this node the home of the dead nodes' limits, even if the answer is lost. The limits may count their open runs.
+            // The fence makes this node the home of the dead nodes' limits, even if the answer is lost. The limits may count those nodes' runs.
             self.has_announced = true;
             drop(self.shared.events.send(Event::Adopting(Vec::new())).await);
         }
@@ -340,8 +339,8 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Reads the next running runs of this node that are not in its memory, because the answer to their adoption was lost. Runs that await their
-    /// children get places at their gates; a roll call begins for the other runs.
+    /// Reads the next pages of this node's running runs that are not in its memory, because the answer to their adoption was lost. Begins a roll
+    /// call for them; those that await their children only get places at their gates.
     async fn call_roll_for_missing_runs(&mut self, lease: &HeldLease) -> Result<(), StoreError> {
         let running_runs = self.strays.running_runs(&self.shared, lease.token).await?;
         let (awaiting_runs, missing): (Vec<Run>, Vec<Run>) = running_runs.into_iter().partition(Run::awaits_children);
@@ -463,7 +462,7 @@ impl AdoptLoop {
         Ok((definitions, witnesses, leases))
     }
 
-    /// Takes up this node's overdue runs that are not in memory; the module of [`Strays`] names the causes.
+    /// Takes up this node's overdue runs that are not in memory. The module of [`Strays`] names the causes.
     async fn take_strays(&mut self, lease: &HeldLease) -> Result<(), StoreError> {
         if mutant::on(Mutant::NoStrays) {
             return Ok(());

@@ -136,8 +136,8 @@ impl BeatLoop {
         Err(TickError::new(message))
     }
 
-    /// Why the database did not answer in time. While the database refuses connections, the pool waits for a connection, so the beat ends without
-    /// an error.
+    /// Why the database did not answer in time. While the database refuses connections, the pool waits for a connection, so the beat times out
+    /// without an error.
     async fn late_answer_cause(&self) -> DatabaseTroubleKind {
         use DatabaseTroubleKind::{Full, ReadOnly, Slow, Unreachable};
         let (shared, error) = (&self.shared, StoreError::no_answer("renew"));
@@ -339,8 +339,8 @@ impl BeatLoop {
     }
 }
 
-/// Awaits a diagnosis. While the lease holds, the diagnosis has a quarter of the remaining time, so that the next renewal does not come too late;
-/// `None` if it takes longer.
+/// Awaits a diagnosis. While the lease holds, the diagnosis has at most a quarter of the remaining time, so that it does not delay the next renewal
+/// too much; `None` if it takes longer.
 async fn within_lease<T>(remaining: Duration, diagnosis: impl Future<Output = T>) -> Option<T> {
     match remaining.is_zero() {
         true => Some(diagnosis.await),

@@ -36,7 +36,7 @@ pub(crate) struct DatabaseWatch {
 }
 
 impl DatabaseWatch {
-    /// Records a failed call. Returns whether no trouble was known, or one of another kind.
+    /// Records a failed call. Returns whether its trouble is new: no trouble was known, or only trouble of another kind.
     pub(crate) fn record_failure(&self, trouble: DatabaseTroubleKind, message: &str, now: Timestamp) -> bool {
         let mut last_trouble = self.trouble.write().unwrap_or_else(PoisonError::into_inner);
         let since = last_trouble.as_ref().map_or(now, |known| known.since);

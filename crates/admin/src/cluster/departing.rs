@@ -23,7 +23,7 @@ struct DepartingRuns {
     last_handover: HandoverNumber,
 }
 
-/// The number of a handover of runs; a later handover has a greater one.
+/// The number of a handover of runs; a later handover has a greater number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HandoverNumber(u64);
 
@@ -39,8 +39,8 @@ impl DepartureBoard {
         }
     }
 
-    /// Like [`begin_handover`](Self::begin_handover), for runs that the dispatcher forgets while the ring may still have them. They never
-    /// [come back](Self::note_returned), because a run from the ring could not be distinguished from one that this node has taken over again.
+    /// Like [`begin_handover`](Self::begin_handover), for runs that the dispatcher forgets while the ring may still have them. They never [come
+    /// back](Self::note_returned), because a run from the ring could not be distinguished from a run that this node has taken over again.
     pub(crate) fn begin_final_handover(&self, runs: impl IntoIterator<Item = (RunId, Timestamp)>) {
         self.lock().runs.extend(runs.into_iter().map(|(run, due_at)| (run, (due_at, None))));
     }

@@ -94,7 +94,7 @@ impl Membership {
         membership
     }
 
-    /// Sets after how long without an answer the node counts as cut off from the database: `length`, or half a lease if that is longer.
+    /// Sets how long the node may be without an answer before it counts as cut off from the database: `length`, or half a lease if that is longer.
     pub(crate) fn cut_off_after(self, length: Duration) -> Self {
         Self { cut_off_after: micros(length).max(self.cut_off_after), ..self }
     }
@@ -235,7 +235,7 @@ impl Membership {
     }
 
     /// The other homes whose jobs this node may claim if the strategy assigns the jobs to it: the empty home, and dead nodes whose lease is
-    /// [adopted](Self::note_adopted). If a job were claimed before that, it could run twice at the same time.
+    /// [adopted](Self::note_adopted). If a job were claimed before the adoption, it could run twice at the same time.
     pub(crate) fn claimable_homes(&self, now: Timestamp) -> Vec<NodeId> {
         let (own_node, nodes) = (self.token().node, self.nodes());
         if !nodes.iter().any(|node| node.id == own_node && node.takes_jobs(now)) {
@@ -302,7 +302,7 @@ impl Membership {
         dead_nodes_to_adopt(&nodes, self.token().node, now, lease)
     }
 
-    /// Those of these leases that their nodes have neither renewed nor replaced with another lease, as far as is known here.
+    /// Keeps the leases that their nodes have neither renewed nor replaced with another lease, as far as is known here.
     pub(crate) fn still_ended(&self, leases: Vec<LeaseToAdopt>, now: Timestamp) -> Vec<LeaseToAdopt> {
         let nodes = self.nodes();
         let has_ended = |to_adopt: &LeaseToAdopt| {
@@ -312,9 +312,9 @@ impl Membership {
         leases.into_iter().filter(has_ended).collect()
     }
 
-    /// Whether [`leases_to_adopt`](Self::leases_to_adopt) has all leases that this node may have fenced. It has none before the first beat, though
-    /// this node may have fenced a lease before it restarted. After a gap in this node's lease it lacks some leases, and the answer to a fence may
-    /// have been lost. After a step back of the clock, an older list of nodes may show a fenced lease as one that still holds.
+    /// Whether [`leases_to_adopt`](Self::leases_to_adopt) returns all leases that this node may have fenced. It returns none before the first beat,
+    /// though this node may have fenced a lease before it restarted. After a gap in this node's lease it leaves out some leases, and the answer to
+    /// a fence may have been lost. After a step back of the clock, an older list of nodes may show a fenced lease as one that still holds.
     pub(crate) fn knows_fenced_leases(&self, now: Timestamp, lease: Duration) -> bool {
         let nodes = self.nodes();
         let dead_nodes = dead_nodes_to_adopt(&nodes, self.token().node, now, lease);
@@ -343,9 +343,9 @@ pub(crate) fn ended_leases(nodes: &[Node]) -> Vec<LeaseToken> {
 }
 
 /// The ended leases whose runs `own_node` takes over. The [last fencer](last_fencer) of a dead node takes over the runs, because it has the limits
-/// that count them. If it is dead too, or the dead node is not fenced, the next node by id takes over: the next one after that fencer, or after the
-/// dead node. Once a node has been dead for two leases, every node may take over. A node that is leaving or switched off takes over only as the
-/// fencer, or if no other node can.
+/// that count them. If the last fencer is dead too, or the dead node is not fenced, the next node by id takes over: the next one after that fencer,
+/// or after the dead node. Once a node has been dead for two leases, every node may take over. A node that is leaving or switched off takes over
+/// only as the fencer, or if no other node can.
 fn dead_nodes_to_adopt(nodes: &[Node], own_node: NodeId, now: Timestamp, lease: Duration) -> Vec<LeaseToAdopt> {
     let ids = |may: &dyn Fn(&Node) -> bool| -> Vec<NodeId> {
         nodes.iter().filter(|node| may(node)).map(|node| node.id).collect()

@@ -59,7 +59,7 @@ struct RoundOutcome {
     moved_count: usize,
     /// How many jobs should have moved and did not.
     unmoved_count: usize,
-    /// The last job that the round examined, if the node has more jobs.
+    /// The last job that the round examined, if the node may have more jobs.
     continue_after: Option<JobId>,
 }
 
@@ -175,8 +175,8 @@ impl MoveLoop {
             return Some(MoveReason::Leaves);
         }
         let is_stable = membership.takers_unchanged_for(now) >= self.shared.config.lease * 2;
-        let (strategy, (movers, at)) = (self.shared.config.claim_strategy, &self.last_complete_pass);
-        let needs_new_pass = takers(&membership.node_shares(now)) != *movers
+        let (strategy, (pass_nodes, at)) = (self.shared.config.claim_strategy, &self.last_complete_pass);
+        let needs_new_pass = takers(&membership.node_shares(now)) != *pass_nodes
             || strategy.depends_on_load() && now.since(*at) >= HALF_LIFE;
         (strategy.rebalances() && is_stable && needs_new_pass).then_some(MoveReason::Shares)
     }

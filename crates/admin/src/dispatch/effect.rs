@@ -45,7 +45,7 @@ pub(crate) enum Effect {
     ForgetUnderLease(Vec<(RunId, LeaseToken)>),
     /// Record that these runs await their children; they keep their places at their gates.
     Await(Vec<(JobId, RunId)>),
-    /// Forget the runs that await their children, because their places at their gates are dropped; except runs that executors still have.
+    /// Forget the runs that await their children and that no executor has, because their places at their gates are dropped.
     ForgetAwaiting,
     /// Another node has taken over runs of this lease: nothing may be sent under it any more.
     EndLease,

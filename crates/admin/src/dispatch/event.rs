@@ -25,7 +25,7 @@ pub(crate) trait ExecutorStream: fmt::Debug + Send + Sync {
     /// Puts a message on the stream; false if there is no room.
     fn send(&self, body: Body) -> bool;
 
-    /// Ends the stream. The executor opens another one, or has done so.
+    /// Ends the stream. The executor opens another stream, or has already opened it.
     fn end(&self);
 
     /// Whether [`end`](Self::end) was called.
@@ -50,7 +50,7 @@ impl SessionHandle {
         self.stream.send(body)
     }
 
-    /// Whether this stream is newer than another one of the same executor. Only the executor knows the order in which it opened its streams: a
+    /// Whether this stream is newer than another stream of the same executor. Only the executor knows the order in which it opened its streams: a
     /// server that was suspended may accept them in any order.
     pub(crate) fn is_newer_than(&self, other: &Self) -> bool {
         (self.hello_number, self.number) > (other.hello_number, other.number)
@@ -239,11 +239,11 @@ pub(crate) enum Event {
     Cancels(Vec<(RunId, String)>),
     /// Runs that are to end unless an executor has them, each with the reason: its job was paused or deleted.
     Drops(Vec<(RunId, Reason)>),
-    /// Runs that were durably asked to make room for a later one, and the cancel requests to deliver.
+    /// Runs that were durably asked to make room for a later run, and the cancel requests to deliver.
     Covered(Vec<RunId>, Vec<(RunId, String)>),
     /// Servers without a stream to these executors ask which runs the executors have.
     FencesAsked(Vec<FenceRequest>),
-    /// Executors' answers that other servers have stored for this one.
+    /// Executors' answers that other servers have stored for this server.
     FencesRelayed(Vec<RelayedAnswer>),
     /// The home of each limit, as read under this lease: the node that counts the runs of the limit.
     LimitHomes(LeaseToken, Vec<(LimitName, NodeId)>),
@@ -309,7 +309,7 @@ pub(crate) struct Shards {
 pub(crate) struct SettledAttempt {
     pub(crate) run: RunId,
     pub(crate) attempt: i32,
-    /// The lease of the server that decided the end; `None` if an executor reported it.
+    /// The lease of the server that decided the end; `None` if an executor reported the end.
     pub(crate) owner: Option<LeaseToken>,
     pub(crate) end_outcome: EndOutcome,
 }

@@ -84,7 +84,7 @@ impl ConnectedExecutor {
         self.is_allowed_for(&ready.run) && self.has_handler(job) && job.select.admits(&self.given_name, &self.labels)
     }
 
-    /// Whether the run's caller named this executor, or none.
+    /// Whether the run's caller named this executor, or no executor.
     pub(crate) fn is_allowed_for(&self, run: &Run) -> bool {
         let only_executor = run.only_executor.as_deref();
         only_executor.is_none_or(|only| only == self.given_name) || mutant::on(Mutant::ChosenIsIgnored)
@@ -213,8 +213,8 @@ impl Executors {
         self.last_heard_at.remove(&id);
         self.lost_executors.remove(&id);
         self.newest_hellos.insert(id, session.hello_number);
-        if let Some(earlier_session) = self.online_executors.remove(&id) {
-            self.unlist(&earlier_session);
+        if let Some(earlier_entry) = self.online_executors.remove(&id) {
+            self.unlist(&earlier_entry);
         }
         self.by_app.entry(executor.app).or_default().insert((executor.name.clone(), id), ());
         let slots = usize::try_from(executor.slots).unwrap_or(usize::MAX);
@@ -373,8 +373,8 @@ impl Executors {
         self.lost_executors.contains_key(&id)
     }
 
-    /// Ends the pauses of executors that reported themselves full. Executors without a stream count as heard at `now` if they were heard later:
-    /// otherwise a dead executor would not be lost before the clock has caught up.
+    /// Ends the pauses of executors that reported themselves full. Executors without a stream count as heard at `now` if a later instant is
+    /// recorded for them: otherwise a dead executor would not be lost before the clock has caught up.
     pub(crate) fn step_back(&mut self, now: Timestamp) {
         self.online_executors.values_mut().for_each(|online| online.full_until = None);
         self.last_heard_at.values_mut().for_each(|at| *at = now.min(*at));

@@ -155,8 +155,8 @@ fn start_next(d: &mut Decision<'_>, ready: ReadyRun, executor: Option<ExecutorId
     }
 }
 
-/// Returns a run whose turn has come. If its queue timeout has passed, ends the run instead; but a catch-up fire that an executor can take gets a
-/// new queue timeout.
+/// Returns a run whose turn has come. If its queue timeout has passed, ends the run instead. A catch-up fire that an executor can take does not
+/// end, but gets a new queue timeout.
 fn unless_too_late(d: &mut Decision<'_>, ready: ReadyRun) -> Option<ReadyRun> {
     let now = d.now;
     if !ready.is_expired(now) {

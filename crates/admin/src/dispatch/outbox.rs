@@ -116,7 +116,8 @@ pub(super) fn take_back_unsent(d: &mut Decision<'_>, runs: &[RunId]) {
     for run in runs {
         let Some(mut active) = ends::take_back(d, *run) else { continue };
         // Another server takes a result only from the executor that the row names, and the run may go to a different executor next. The run is
-        // marked before it is sent there, so that the row does not name the executor that handed the run back, whenever this server dies.
+        // marked before it is sent there, so that the row does not name the executor that handed the run back, even if this server dies after the
+        // send.
         let is_named = active.row_names_executor && !active.ready.is_for_one_executor();
         if active.ready.is_marked_first() || is_named {
             marks_to_remove.push((*run, active.ready.run.attempt));

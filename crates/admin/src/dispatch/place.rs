@@ -81,7 +81,7 @@ pub(super) fn forget_unsent(d: &mut Decision<'_>, ready: &ReadyRun) {
     turns::release_limit(d, run);
 }
 
-/// Ends a run whose queue timeout has passed, with the reason for which no executor took it.
+/// Ends a run whose queue timeout has passed, and states why no executor took it.
 pub(super) fn expire(d: &mut Decision<'_>, mut ready: ReadyRun) {
     let (reason, detail) = waits::unserved_reason(d, &ready);
     ready.run.trace = Some(routing::trace_without_executor(d, &ready));

@@ -14,7 +14,7 @@ use rondel_store::ledger::AttemptEnd;
 
 use crate::definitions::CompiledDefinition;
 
-/// If this server takes a run up later than this after its instant, the run was late before it had to wait for anything.
+/// A run that this server takes up later than this after its instant was late before it began to wait.
 const LATE_AFTER: Duration = Duration::from_secs(1);
 
 /// A run that is due or will be soon, with the definition that it runs under.

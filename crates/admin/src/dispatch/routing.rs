@@ -78,9 +78,9 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_past_deadline: bool
         }
         Choice::Wait => {
             let executor_candidates = fit_executors.iter().zip(&candidates);
-            let silent_executors = executor_candidates
+            let executors_to_ask = executor_candidates
                 .filter(|(_, candidate)| candidate.refusal.is_none() && candidate.answer == Answer::Missing);
-            RouteDecision::Wait(silent_executors.map(|(online, _)| online.session.executor).collect())
+            RouteDecision::Wait(executors_to_ask.map(|(online, _)| online.session.executor).collect())
         }
         Choice::NoExecutor => RouteDecision::NoExecutor,
     }

@@ -150,7 +150,7 @@ pub(crate) enum Arrival {
 enum Entry {
     /// Boxed, so that empty entries stay small: a hash table that has just grown is half empty.
     Open(Box<OpenRun>),
-    /// A decision in progress has taken the run out. It puts the run back, hands it on, or ends it.
+    /// A decision in progress has taken the run out. It puts the run back, passes it on, or ends it.
     Deciding,
 }
 
@@ -248,7 +248,7 @@ impl OpenRuns {
         self.put(root, Stage::Unconfirmed(shards));
     }
 
-    /// Takes all broadcasts whose shards are unconfirmed; the caller stores the shards again.
+    /// Returns all broadcasts whose shards are unconfirmed, which the caller stores again. From now on, these broadcasts count as expanding.
     pub(crate) fn expand_again(&mut self) -> Vec<(Run, Vec<Run>)> {
         let mut roots_to_expand = Vec::new();
         for root in std::mem::take(&mut self.unconfirmed_runs) {

@@ -90,7 +90,7 @@ pub(crate) struct Recovery {
     pub(super) relays: Relays,
     /// When rows of runs are read next.
     pub(super) next_look_at: Timestamp,
-    /// The last runs whose rows were read: the first field is one of the runs that hold up others, the second one is in the roll call.
+    /// The last runs whose rows were read: the first field for runs that hold up others, the second field for runs in the roll call.
     pub(super) last_looked_runs: (RunId, RunId),
     /// When executors at other nodes are sought next.
     pub(super) next_seek_at: Timestamp,

@@ -1,4 +1,4 @@
-//! Steps: requests to the store that a run waits for before it continues, or that note something about it.
+//! Steps: requests to the store. A run waits for some of them before it continues; the others only record facts or read rows.
 
 use std::collections::BTreeSet;
 

@@ -24,7 +24,7 @@ const FULL_PAUSE: Duration = Duration::from_millis(200);
 pub(super) fn on_joined(d: &mut Decision<'_>, session: SessionHandle, executor: OnlineExecutor, report: Report) {
     if d.state.executors.is_outdated(&session) {
         if d.state.executors.get(executor.id).is_none() {
-            // The hello has already listed this executor as online. It is shown as offline now, not only when this stream ends.
+            // The hello has already listed this executor as online. Show it as offline now, not only when this stream ends.
             d.effects.push(Effect::ShowOffline(executor.id));
         }
         return d.effects.push(Effect::EndStream(session));
@@ -103,8 +103,8 @@ fn record_starts(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     }
 }
 
-/// Moves the runs of a predecessor to the restarted executor that has proved its descent, if the journal has their results. The other runs died
-/// with the predecessor, and are given up. Only the executor itself vouches for the proof, so the proof counts only for runs of its own app.
+/// Moves the runs of a predecessor to the restarted executor that has proved to be its successor, if the journal has their results. The other runs
+/// died with the predecessor, and are given up. Only the executor itself vouches for the proof, so the proof counts only for runs of its own app.
 fn inherit_runs(d: &mut Decision<'_>, predecessor: ExecutorId, executor: &OnlineExecutor, report: &Report) {
     for run in lose::runs_sent_to(d, predecessor, |active| active.ready.run.app == executor.app) {
         let Some(active) = d.state.runs.active(run) else { continue };

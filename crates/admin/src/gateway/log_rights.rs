@@ -13,7 +13,7 @@ use rondel_core::{AppId, ExecutorId, NodeId, Run, RunId, Timestamp};
 
 /// How long lines are accepted after the end of an attempt: a disconnected executor sends them late.
 const LATE_LINES_FOR: Duration = Duration::from_secs(3600);
-/// How long before the instant at which a run is due an executor may hold the run.
+/// An executor may hold a run at most this long before the run is due.
 const SENT_AHEAD: Duration = Duration::from_secs(1);
 /// How long the decision that an attempt may log is cached.
 const ALLOWED_FOR: Duration = Duration::from_secs(30);
@@ -62,7 +62,8 @@ pub(super) struct RunFacts<'a> {
     pub(super) run: &'a Run,
     /// The earlier attempts; empty unless the lines belong to one of them.
     pub(super) attempts: &'a [Attempt],
-    /// The attempt that this node sent, and the executor that it was sent to; `None` if the node sent none, or that proves nothing.
+    /// The attempt that this node sent, and the executor that it was sent to; `None` if that proves nothing about the executor that sends the
+    /// lines.
     pub(super) sent_attempt: Option<(i32, ExecutorId)>,
 }
 

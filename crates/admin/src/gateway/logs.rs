@@ -21,7 +21,7 @@ use crate::node::Shared;
 use crate::turn_queue::{Bounds, Source, TurnQueue};
 use rondel_core::error_chain::chain;
 
-/// Capacity of the queue in KiB; each chunk counts one KiB more.
+/// Capacity of the queue, in KiB. Each chunk counts one KiB in addition to its size.
 const BOUNDS: Bounds = Bounds { session: 4 * 1024, app: 8 * 1024, all: 32 * 1024 };
 /// Size of one batch, in the same unit.
 const BATCH: usize = 4 * 1024;
@@ -124,7 +124,7 @@ impl LogItem {
     }
 }
 
-/// A batch on its way into the store. A further try continues where the last one failed.
+/// A batch on its way into the store. A further try continues where the last try failed.
 #[derive(Default)]
 struct Batch {
     /// The messages whose chunks are not judged yet.
@@ -243,7 +243,7 @@ impl LogLoop {
         self.shared.log_readers.poke(chunks.iter().map(|chunk| chunk.run));
     }
 
-    /// Reads from the rows which executors hold the runs of these lines.
+    /// Reads from the rows which executors hold the runs of these lines, and caches which attempts may log.
     async fn learn_rights(&mut self, batch: &[LogItem]) -> Result<(), StoreError> {
         let now = self.shared.clock.now();
         let attempts_and_apps = batch
@@ -283,7 +283,7 @@ impl LogLoop {
     }
 }
 
-/// The rows that were read; none if the database refuses the read, because a retry would be refused again.
+/// The rows that were read; an empty list if the database refuses the read, because a retry would be refused again.
 fn empty_if_refused<T>(result: Result<Vec<T>, StoreError>) -> Result<Vec<T>, StoreError> {
     match result {
         Err(error) if !error.is_transient() => {

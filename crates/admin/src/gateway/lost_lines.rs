@@ -1,5 +1,5 @@
 //! Lines of a stream that were dropped because the queue to the store had no room. Their chunks are not acknowledged. As soon as there is room, a
-//! mark is stored for each attempt, in place of its last such chunk.
+//! mark is stored for each attempt, in place of the last of its dropped chunks.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

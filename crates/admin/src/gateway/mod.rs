@@ -1,4 +1,4 @@
-//! The endpoint of executors: one bidirectional gRPC stream per executor and node. It authenticates, checks the hello,
+//! The endpoint of executors: one bidirectional gRPC stream per executor and node. The endpoint authenticates the executor, checks the hello,
 //! translates messages, and makes no other decision.
 
 mod bounds;

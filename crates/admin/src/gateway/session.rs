@@ -209,7 +209,7 @@ impl Session {
         if let Some(status) = refusal {
             let (executor_id, reason) = (self.handle.executor, status.message());
             tracing::warn!(%executor_id, reason, "refused a message of an executor; ending its stream");
-            // The receiver is gone if the connection is.
+            // Sending fails if the connection has ended, because the receiver is dropped with it.
             refusal_sender.send(status).ok();
         } else {
             // The stream ends on the executor's side only once this sender is dropped, and the steps below may take long.
@@ -430,8 +430,7 @@ impl Session {
     }
 }
 
-/// The nodes with their leases, read after the session was stored: the list of the last beat lacks leases that another node has fenced
-/// since.
+/// The nodes with their leases, read after the session was stored. The list of the last beat would lack leases that another node has fenced since.
 async fn read_nodes(shared: &Shared) -> Result<Arc<Vec<Node>>, Status> {
     if mutant::on(Mutant::StaleWelcome) {
         return Ok(shared.membership.nodes());

@@ -12,7 +12,8 @@ use tokio::sync::Notify;
 
 use crate::dispatch::SessionHandle;
 
-/// Maximum size of the waiting reports of one app's executors, in bytes. Further reports are dropped, because executors repeat their reports.
+/// Maximum size of the waiting reports of one app's executors, in bytes. Further reports are dropped, because each later report has the group's
+/// complete state again.
 const APP_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The same limit for the reports of all executors together.
 const BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -62,8 +63,8 @@ impl Report {
     }
 
     /// The report, if it may wait for one more look because this look did not know its group; `None` if it has waited before.
-    pub(super) fn keep_for_next_look(group: ((ExecutorId, Owner), Self)) -> Option<((ExecutorId, Owner), Self)> {
-        let (group, report) = group;
+    pub(super) fn keep_for_next_look(entry: ((ExecutorId, Owner), Self)) -> Option<((ExecutorId, Owner), Self)> {
+        let (group, report) = entry;
         (!report.has_waited).then_some((group, Self { has_waited: true, ..report }))
     }
 }

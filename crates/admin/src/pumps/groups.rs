@@ -27,7 +27,7 @@ struct GroupState {
     mode: GroupMode,
     /// The instant of the last look that found the group's run open.
     seen_at: Timestamp,
-    /// Whether it is to leave its executor for another one.
+    /// Whether the group is to leave its executor for another executor.
     is_leaving: bool,
     /// The last order that was sent to the group.
     last_order: Option<SentOrder>,

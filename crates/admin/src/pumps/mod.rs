@@ -247,7 +247,7 @@ impl PumpLoop {
         count.is_some_and(|count| self.groups.are_settled(job, count, now))
     }
 
-    /// Writes what groups have reported about the items of a job, and returns the items.
+    /// Writes the changes that groups have reported for the items of a job. Returns the items, and how many changes were applied.
     async fn write_reports(
         &mut self,
         snapshot: &PumpSnapshot<'_>,
@@ -260,7 +260,7 @@ impl PumpLoop {
         Ok((items, count))
     }
 
-    /// Writes what groups have reported since this look began. A group that has ended has sent its last counts by now. These counts are
+    /// Writes the changes that groups have reported since this look began. A group that has ended has sent its last counts by now. These counts are
     /// written before the group's items are dealt to other groups, because they would be refused after that.
     async fn write_late_reports(
         &mut self,
@@ -291,7 +291,7 @@ impl PumpLoop {
         changes: Vec<(String, ItemChange)>,
     ) -> Result<u64, StoreError> {
         let mut items_after = items.clone();
-        // Reports repeat, so a change without effect is not written.
+        // A report has the complete state of a group, so a change without effect is not written.
         let changes: Vec<_> = changes
             .into_iter()
             .filter(|(name, change)| apply_change(&mut items_after, name, change, snapshot.now))
@@ -314,8 +314,8 @@ impl PumpLoop {
     }
 }
 
-/// Whether a root run is a run of the pump. A run of a version of the job that is no pump job is not, though it may have shards. A run whose
-/// definition cannot be read counts as a run of the pump.
+/// Whether a root run is a run of the pump. A root run with shards, under a version of the job that is no pump job, is not. A run whose definition
+/// cannot be read counts as a run of the pump.
 fn is_of_pump(root: &Run, definitions: &RootDefinitions) -> bool {
     definitions.get(&root.job_version).is_none_or(|definition| definition.job.pump.is_some())
 }

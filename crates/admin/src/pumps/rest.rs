@@ -18,7 +18,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 use rondel_store::pumps::PumpJob;
 
-/// How long a job rests: as long as an idle group pauses between two reports, since each report ends the rest and lets a new one begin.
+/// How long a job rests: as long as an idle group pauses between two reports, since each report ends the rest and lets a new rest begin.
 const REST_LENGTH: Duration = Duration::from_secs(10);
 
 /// The part of a job's state that a look knows without reading its rows.

@@ -1,4 +1,4 @@
-//! Records when the scan had last claimed everything that was due. A fire that became late since then is late, but was not missed.
+//! Records when the scan last had claimed everything that was due. A fire that became late since then is late, but was not missed.
 
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;

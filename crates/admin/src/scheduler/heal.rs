@@ -1,5 +1,5 @@
-//! Healing: repairs what no other loop finds. These are jobs that should fire and have no next fire, jobs whose home is no node of the
-//! cluster, and calendars and jobs that did not follow a saved calendar because the node that saved it died then.
+//! Healing: repairs what no other loop finds. These are jobs that should fire and have no next fire, jobs whose home is no node of the cluster, and
+//! calendars and jobs that did not follow a saved calendar because the node that saved it died too early.
 //!
 //! In each period one node looks. Normally it finds nothing and logs nothing.
 

@@ -1,4 +1,4 @@
-//! Which open runs this process has in memory, so that the periodic query for strays never takes one up twice.
+//! Which open runs this process has in memory, so that the periodic query for strays never takes a run up twice.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -135,7 +135,7 @@ impl Default for InMemory {
 }
 
 impl InMemory {
-    /// With room for about `run_count_max` runs.
+    /// An empty set with room for about `run_count_max` runs.
     pub(crate) fn new(run_count_max: usize) -> Self {
         Self { contents: Mutex::default(), run_count_max }
     }
@@ -253,7 +253,7 @@ impl InMemory {
             }
             let has_room = first_blocked.is_none() && contents.shares.has_room(RunOwner::of(&run), self.run_count_max);
             let has_room = has_room && !mutant::on(Mutant::LeftForEver);
-            // A fire that was missed and runs late, or a backfilled one, waits without a time limit.
+            // A fire that was missed and runs late, or a backfilled fire, waits without a time limit.
             let is_catch_up = matches!(run.trigger, Trigger::Misfire | Trigger::Backfill);
             let queued_from = (!is_catch_up).then_some(run.due_at.max(left_before.since));
             let timeout_at = queued_from.map_or(Timestamp::MAX, |from| timeout_of(&run, from));

@@ -137,7 +137,7 @@ impl ScanLoop {
         }
     }
 
-    /// Runs one scan. Returns the number of jobs whose fires were claimed; `None` if this node may claim none now.
+    /// Runs one scan. Returns the number of jobs whose fires were claimed; `None` if this node may claim no fires now.
     async fn scan(&mut self) -> Result<Option<u64>, StoreError> {
         let Some(lease) = self.shared.membership.held_lease() else { return Ok(None) };
         if !self.shared.has_begun_adoption() {

@@ -209,13 +209,13 @@ impl TickLoop {
                     let taken_up_at = self.shared.taken_up_at(run.id);
                     let trace = traces.get(&RunId::new(run.cause)).copied().map(Box::new);
                     let queued_at = self.shared.in_memory.queued_from(run.id);
-                    let run = ReadyRun::from_ring(run, Arc::clone(definition), taken_up_at);
-                    let run = ReadyRun { term: check.term, trace, queued_at, ..run };
+                    let ready_run = ReadyRun::from_ring(run, Arc::clone(definition), taken_up_at);
+                    let ready_run = ReadyRun { term: check.term, trace, queued_at, ..ready_run };
                     // The misfire policy also applies to a fire that was claimed in time and never sent, because its node died or slept.
-                    if run.is_missed(now) {
-                        ended_runs.push((end_of_missed(&run, now), CountedRun::of(&run.run, definition)));
+                    if ready_run.is_missed(now) {
+                        ended_runs.push((end_of_missed(&ready_run, now), CountedRun::of(&ready_run.run, definition)));
                     } else {
-                        ready.push(run);
+                        ready.push(ready_run);
                     }
                 }
                 _ => dropped_runs.push(lease),

@@ -58,8 +58,8 @@ impl StepLoop {
         }
     }
 
-    /// Performs a step. Except a handover, which reads the runs anew, a step changes runs only under the lease under which it was decided. The runs
-    /// may belong to a later lease by now, perhaps of this server itself, and the holder of that lease may know more about them.
+    /// Performs a step. Marks, notes, shards and limits are stored only under the lease under which the step was decided. The runs may belong to a
+    /// later lease by now, perhaps of this server itself, and the holder of that lease may know more about them.
     async fn perform(&self, DecidedStep { token, step }: DecidedStep) -> Result<(), StoreError> {
         let store = &self.shared.store;
         match step {

@@ -4,7 +4,7 @@
 //!
 //! A limit with a key has a home node, as a job has: the node whose job named the key first. Only that node counts the limit's runs, for the whole
 //! cluster. Runs under the limit that come due on another node are handed over to the home, together with their jobs. A node gives a limit away if
-//! it is to keep no jobs, or if it hands over a job that has this limit and another one. It first waits until the limit counts no run. Counts are
+//! it is to keep no jobs, or if it hands over a job that has this limit and another limit. It first waits until the limit counts no run. Counts are
 //! in memory: after a restart, runs at executors are counted again, and earlier starts are not.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -35,7 +35,7 @@ pub(crate) enum LimitKey {
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
     limits: BTreeMap<LimitKey, Limit>,
-    /// The concurrency limit that counts each counted run.
+    /// For each counted run, the concurrency limit that counts it.
     counted_under: HashMap<RunId, LimitKey>,
     waiting_runs: HashMap<RunId, (LimitKey, Turn)>,
     /// The earliest instant at which a rate limit may admit its next run; `None` if no run waits for a rate limit.

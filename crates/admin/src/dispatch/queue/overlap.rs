@@ -90,7 +90,7 @@ fn root_of(ready: &ReadyRun) -> Option<RunId> {
     ready.run.parent.filter(|_| ready.definition.job.is_sharded() && !ready.run.is_root())
 }
 
-/// The gate that a run must pass before it is routed; `None` if it has none.
+/// The gate that a run must pass before it is routed; `None` if its job has no such gate.
 fn job_gate(ready: &ReadyRun) -> Option<GateKey> {
     let job = &ready.definition.job;
     (job.overlap.scope == OverlapScope::Cluster && job.concurrency_max().is_some())
@@ -168,7 +168,7 @@ impl Gates {
         round_robin(queues, count)
     }
 
-    /// The run that this one waits behind at its gate.
+    /// The run that `run` waits behind at its gate; `None` if there is no such run.
     pub(crate) fn ahead_of(&self, run: RunId) -> Option<RunId> {
         let gate = self.gates.get(&self.entries.get(&run)?.key)?;
         gate.first_run_ahead().filter(|ahead| *ahead != run)
@@ -190,7 +190,7 @@ impl Gates {
         }
     }
 
-    /// Whether [`enter_at`](Self::enter_at) would let it pass.
+    /// Whether [`enter_at`](Self::enter_at) would let the run pass.
     pub(crate) fn would_pass_at(&self, ready: &ReadyRun, executor: ExecutorId) -> bool {
         let Some(key) = executor_gate(ready, executor) else { return true };
         let is_open = |entry: &GateEntry| entry.key == key && entry.state == PlaceState::Open;

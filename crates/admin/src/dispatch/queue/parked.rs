@@ -193,7 +193,7 @@ impl ParkedRuns {
         self.remove(run, runs)
     }
 
-    /// The first runs of the next `count` jobs after `after_job`; after the last job, the first job follows. For each job these are the first run
+    /// The first runs of the next `count` jobs after `after_job`; after the last job, the first job follows. Each job contributes the first run
     /// that may go to any executor, and the first run for each executor that callers named, up to [`RUNS_PER_JOB_MAX`].
     pub(crate) fn first_of_jobs<'a>(
         &self,

@@ -142,7 +142,7 @@ pub(crate) fn take_unstarted(d: &mut Decision<'_>, run: RunId) -> Option<ReadyRu
     if is_unstarted { d.state.runs.withdraw(run).map(|open| open.ready) } else { None }
 }
 
-/// Accepts a run from the ring, or a new shard, and sets its timer.
+/// Accepts a run from the ring, or a new shard, and sets its timer, unless the run is known already.
 pub(crate) fn accept_run(d: &mut Decision<'_>, ready: ReadyRun) {
     match d.state.runs.arrival(&ready) {
         Arrival::New => {}

@@ -1,5 +1,5 @@
-//! Fences that servers send for each other: the questions that this server asked through other servers, and the questions that other
-//! servers asked through this one.
+//! Fences that servers send for each other: the questions that this server asked through other servers, and the questions that other servers asked
+//! through this server.
 //!
 //! An answer counts for the leases of its question, until the next roll call, which asks every executor again.
 

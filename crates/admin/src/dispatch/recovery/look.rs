@@ -31,7 +31,7 @@ const LOOK_COUNT_MAX: usize = 5_000;
 /// The state of a row, compared with this node's memory of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RowState {
-    /// As this node knows it.
+    /// The run is as this node knows it.
     Unchanged,
     /// It has its verdict, or no row any more.
     Ended,

@@ -31,8 +31,8 @@ pub(crate) fn answer_wait(active: &ActiveRun, now: Timestamp) -> Option<ReasonDe
     is_late.then(|| detail().with_obstacles([silent_obstacle()]))
 }
 
-/// Stops waiting for answers, because the stream on which they would have come has ended: the executor's next hello, or its loss, shows
-/// what became of its runs.
+/// Stops waiting for answers, because the stream on which they would have come has ended: the executor's next hello, or its loss, shows the state
+/// of its runs.
 pub(crate) fn stop_awaiting_answers(d: &mut Decision<'_>, executor: ExecutorId) {
     let runs: Vec<RunId> = d.state.runs.of_executor(executor).map(|active| active.ready.run.id).collect();
     for run in runs {

@@ -143,7 +143,7 @@ fn refuse_result(d: &mut Decision<'_>, reporter: &Reporter, result: &IncomingRes
 
 /// Handles an end of an attempt that is durable now.
 pub(crate) fn on_settled(d: &mut Decision<'_>, settled_attempt: &SettledAttempt) {
-    // An end that this server decided under an earlier lease does not concern an attempt that an executor has under the current one.
+    // An end that this server decided under an earlier lease does not concern an attempt that an executor has under the current lease.
     let is_its_lease =
         |active: &ActiveRun| settled_attempt.owner.is_none_or(|owner| active.ready.token().epoch <= owner.epoch);
     let is_same_attempt =
