@@ -28,7 +28,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
 /// How long a starting server retries after transient errors to take its lease. Another server that takes over its runs holds the lock of its row
-/// meanwhile; this takes half a minute for half a million runs of one job.
+/// meanwhile. The takeover of half a million runs of one job takes half a minute.
 const START_TRIED_FOR: Duration = Duration::from_secs(60);
 /// Housekeeping keeps the row of a node for longer than this after the end of its lease. If a row is missing earlier, the database has lost it.
 const ROW_KEPT_FOR: Duration = Duration::from_secs(24 * 3600);

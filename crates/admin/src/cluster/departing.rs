@@ -28,7 +28,7 @@ struct DepartingRuns {
 pub(crate) struct HandoverNumber(u64);
 
 impl DepartureBoard {
-    /// Adds runs that are being handed over, each with the instant at which it is due. A run whose handover is final stays so.
+    /// Adds runs that are being handed over, each with the instant at which it is due. A handover that is final stays final.
     pub(crate) fn begin_handover(&self, runs: impl IntoIterator<Item = (RunId, Timestamp)>) {
         let mut departing = self.lock();
         departing.last_handover.0 += 1;

@@ -28,7 +28,7 @@ pub(crate) struct MaintenanceBoard {
 #[derive(Clone, Debug, Default)]
 struct Reading {
     records: Arc<Vec<MaintenanceRecord>>,
-    /// When the reading was requested, by the boot-time clock in microseconds; `None` before the first one.
+    /// When the reading was requested, by the boot-time clock in microseconds; `None` before the first reading.
     asked_at: Option<i64>,
 }
 

@@ -343,9 +343,9 @@ pub(crate) fn ended_leases(nodes: &[Node]) -> Vec<LeaseToken> {
 }
 
 /// The ended leases whose runs `own_node` takes over. The [last fencer](last_fencer) of a dead node takes over the runs, because it has the limits
-/// that count them. If the last fencer is dead too, or the dead node is not fenced, the next node by id takes over: the next one after that fencer,
-/// or after the dead node. Once a node has been dead for two leases, every node may take over. A node that is leaving or switched off takes over
-/// only as the fencer, or if no other node can.
+/// that count them. If the last fencer is dead too, or the dead node is not fenced, the next node by id takes over: the node after that fencer, or
+/// after the dead node. Once a node has been dead for two leases, every node may take over. A node that is leaving or switched off takes over only
+/// as the fencer, or if no other node can.
 fn dead_nodes_to_adopt(nodes: &[Node], own_node: NodeId, now: Timestamp, lease: Duration) -> Vec<LeaseToAdopt> {
     let ids = |may: &dyn Fn(&Node) -> bool| -> Vec<NodeId> {
         nodes.iter().filter(|node| may(node)).map(|node| node.id).collect()
@@ -366,7 +366,7 @@ fn dead_nodes_to_adopt(nodes: &[Node], own_node: NodeId, now: Timestamp, lease: 
         .collect()
 }
 
-/// The node that has the limits of this dead node: the last one in the chain of its fencer, the fencer of that node, and so on. The dead node
+/// The node that has the limits of this dead node: the last node in the chain of its fencer, the fencer of that node, and so on. The dead node
 /// itself if no node has fenced it.
 fn last_fencer<'a>(nodes: &'a [Node], dead: &'a Node) -> &'a Node {
     let mut node = dead;

@@ -18,8 +18,8 @@ use crate::background::{Background, TickError};
 use crate::cluster::HeldLease;
 use crate::node::Shared;
 
-/// The moments of each second at which jobs move. By then most runs that were due at the whole second have ended, and the runs of the next
-/// second are not at the dispatcher yet. A job that is busy at the earlier moment may be idle at the later one.
+/// The moments of each second at which jobs move. By then most runs that were due at the whole second have ended, and the runs of the next second
+/// are not at the dispatcher yet. A job that is busy at the earlier moment may be idle at the later moment.
 const MOVE_OFFSETS: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(300)];
 /// How long after its start a round still begins transactions.
 const ROUND_LENGTH_MAX: Duration = Duration::from_millis(100);

@@ -1,6 +1,6 @@
-//! Strays: open runs of this node that are not in its memory, because the answer to their claim was lost, another server stored them in
-//! this server's name, or they were dropped with a lease. Each look reads only a few pages of keys and starts where the last look ended, so
-//! that every run is reached, however many wait in memory.
+//! Strays: open runs of this node that are not in its memory, because the answer to their claim was lost, another server stored them in this
+//! server's name, or they were dropped with a lease. Each look reads only a few pages of keys and starts where the last look ended, so that every
+//! run is reached, however many runs wait in memory.
 
 use std::time::Duration;
 

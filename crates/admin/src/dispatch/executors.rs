@@ -301,7 +301,7 @@ impl Executors {
         self.online_executors.values()
     }
 
-    /// The connected executor of the app that proved that `id` is its predecessor.
+    /// The connected executor of the app that has proved to be the successor of `id`; `None` if there is none.
     pub(crate) fn successor(&self, app: AppId, id: ExecutorId) -> Option<&ConnectedExecutor> {
         self.executors_in_app(app).find(|online| online.report.predecessor == Some(id))
     }
@@ -380,7 +380,7 @@ impl Executors {
         self.last_heard_at.values_mut().for_each(|at| *at = now.min(*at));
     }
 
-    /// The connected executor whose hello lists this attempt.
+    /// The connected executor whose hello lists this attempt; `None` if there is none.
     pub(crate) fn reporter_of(&self, run: &Run) -> Option<ExecutorId> {
         let is_listed = |online: &&ConnectedExecutor| online.report.held_runs.contains(&(run.id, run.attempt));
         self.executors_in_app(run.app).find(is_listed).map(|online| online.session.executor)

@@ -213,7 +213,7 @@ pub(super) fn expire_in_order(d: &mut Decision<'_>, ready: ReadyRun, run_ahead: 
     if !has_eligible_executor || switches::switch_wait(d, &ready).is_some() {
         place::expire(d, ready);
     } else if ready.is_catch_up() {
-        // Missed fires before this one still run, so its queue time starts with its turn.
+        // Earlier missed fires still run, so the queue time of this fire starts with its turn.
         let run = ready.run.id;
         let gate_decision = d.state.gates.enter(ReadyRun { queued_at: Some(now), ..ready }, &mut d.state.runs);
         let ready_run = turns::apply_gate_decision(d, run, gate_decision);

@@ -101,8 +101,8 @@ fn question_for(ready: &ReadyRun) -> Option<Question> {
     question(ready.definition.job.route).filter(|_| ready.run.only_executor.is_none())
 }
 
-/// Chooses the executor that the caller of the run named, without a router. If several executors share the name, the first one that takes
-/// the run now is chosen.
+/// Chooses the executor that the caller of the run named, without a router. If several executors share the name, the first executor that takes the
+/// run now is chosen.
 fn choose_named(ready: &ReadyRun, executors: &[&ConnectedExecutor], now: Timestamp) -> RouteDecision {
     let candidates: Vec<Candidate<'_>> =
         executors.iter().map(|online| online.candidate(Answer::Missing, now)).collect();
@@ -135,8 +135,8 @@ fn choose_for_group(
         };
         executors.iter().zip(&candidates).map(load).collect()
     };
-    // A group that moves has left its executor for another one that had a free slot a moment ago. It must not return only because short runs are on
-    // their way to the other executor.
+    // A group that moves has left its executor for another executor that had a free slot a moment ago. It must not return only because short runs
+    // are on their way to the other executor.
     let has_room =
         |name: &str| executors.iter().zip(&candidates).any(|(online, to)| online.name == name && to.refusal.is_none());
     let is_moving = ready.run.reason == Some(Reason::Moved) && ready.run.executor.as_deref().is_none_or(has_room);

@@ -27,7 +27,7 @@ use crate::metrics::{FireOutcome, to_u64};
 use crate::node::Shared;
 use crate::trace::FireTracer;
 
-/// Maximum number of events that the loop handles after the first one before it checks for due runs again.
+/// Maximum number of events that the loop handles after the first event before it checks for due runs again.
 const EVENT_BURST: usize = 64;
 /// The period of [`Event::Round`].
 const ROUND_PERIOD: Duration = Duration::from_secs(1);

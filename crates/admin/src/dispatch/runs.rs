@@ -2,9 +2,9 @@
 //! executor has it, or may have it until the roll call finds out. The queues (gates, limits, parked, probes, roll call) are indexes by id
 //! and own nothing.
 //!
-//! While the end of an attempt is being stored, the next attempt may already wait here. At most one attempt of a run waits, and at most one
-//! is in hand. If a second attempt of a run comes into hand, the later attempt counts, because the store begins an attempt only once the
-//! earlier one has ended.
+//! While the end of an attempt is being stored, the next attempt may already wait here. At most one attempt of a run waits, and at most one is in
+//! hand. If a second attempt of a run comes into hand, the later attempt counts, because the store begins an attempt only once the earlier attempt
+//! has ended.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -23,7 +23,7 @@ const MARK_LEAD: Duration = Duration::from_millis(200);
 /// Maximum time before its instant at which the tick reads a run and sends it here.
 const READ_AHEAD_MAX: Duration = Duration::from_secs(1);
 
-/// The stage of an open run that no executor has: what it waits for.
+/// The stage of an open run that no executor has: the event that the run waits for.
 #[derive(Debug)]
 pub(crate) enum Stage {
     /// Waits for its instant.
@@ -124,7 +124,7 @@ impl OpenRun {
         }
     }
 
-    /// The epoch and the attempt. Of two versions of one run, the version with the greater pair is the later one.
+    /// The epoch and the attempt. Of two versions of one run, the version with the greater pair is the later version.
     const fn epoch_and_attempt(&self) -> (i64, i32) {
         epoch_and_attempt(&self.ready)
     }

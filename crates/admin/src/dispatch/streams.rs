@@ -29,8 +29,8 @@ pub(super) fn on_joined(d: &mut Decision<'_>, session: SessionHandle, executor: 
         }
         return d.effects.push(Effect::EndStream(session));
     }
-    // If an executor has two streams, only the newer one counts, and the server ends the older one. Only the executor knows which of its streams
-    // works: if the server ends the working stream, the executor connects again.
+    // If an executor has two streams, only the newer stream counts, and the server ends the older stream. Only the executor knows which of its
+    // streams works: if the server ends the working stream, the executor connects again.
     match d.state.executors.get(executor.id).map(|online| &online.session) {
         Some(newer) if newer.is_newer_than(&session) => return d.effects.push(Effect::EndStream(session)),
         Some(older) => d.effects.push(Effect::EndStream(older.clone())),
@@ -175,7 +175,7 @@ pub(super) fn on_replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Ve
             outbox::take_back_unsent(d, &[run]);
         }
     }
-    // Another executor may have room for the runs that this one refused or handed back.
+    // Another executor may have room for the runs that this executor refused or handed back.
     if let Some(app) = app_of_refused {
         flow::unpark(d, app);
     }

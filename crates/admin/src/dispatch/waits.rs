@@ -40,7 +40,7 @@ pub(crate) fn with_reason(attempt_end: AttemptEnd, reason: Reason, detail: Reaso
     AttemptEnd { message, detail: Some(Box::new(detail)), ..attempt_end }
 }
 
-/// Why a run whose queue timeout has passed is skipped, by what it waited for.
+/// Why a run whose queue timeout has passed is skipped, by the kind of its wait.
 const fn skip_reason(waits_for: Option<WaitFor>) -> Reason {
     match waits_for {
         Some(WaitFor::App) => Reason::Stopped,

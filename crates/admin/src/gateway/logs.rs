@@ -162,7 +162,7 @@ impl LogLoop {
         while let Some(items) = stop.run_until_cancelled(self.queue.take(BATCH)).await {
             let mut batch = Batch { items, ..Batch::default() };
             let mut failed_count = 0_u32;
-            // An acknowledgement covers all earlier chunks of its attempt, so the next batch waits until this one is stored.
+            // An acknowledgement covers all earlier chunks of its attempt, so the next batch waits until this batch is stored.
             while let Err(error) = self.write(&mut batch).await {
                 failed_count = failed_count.saturating_add(1);
                 if failed_count == 1 {

@@ -463,7 +463,7 @@ fn welcome(shared: &Shared, nodes: &[Node]) -> v1::Welcome {
 
 fn parse_reply(reply: &v1::Reply, now: Timestamp) -> Option<(RunId, i32, Reply)> {
     use v1::reply::Kind;
-    let outcome = match reply.kind() {
+    let parsed_reply = match reply.kind() {
         Kind::Accepted => Reply::Accepted,
         Kind::Started => {
             let start_delay = Duration::from_millis(u64::try_from(reply.started_after_ms).unwrap_or(0));
@@ -472,7 +472,7 @@ fn parse_reply(reply: &v1::Reply, now: Timestamp) -> Option<(RunId, i32, Reply)>
         Kind::Refused => Reply::Refused(reply.refused(), Some(reply.fence_n).filter(|number| *number != 0)),
         Kind::Progress | Kind::Unspecified => return None,
     };
-    Some((RunId::new(reply.run_id), reply.attempt, outcome))
+    Some((RunId::new(reply.run_id), reply.attempt, parsed_reply))
 }
 
 fn fence_answer(reply: v1::FenceReply, now: Timestamp) -> FenceAnswer {

@@ -124,7 +124,7 @@ struct ShownTotals {
 }
 
 impl PumpBoard {
-    /// Adds a stream of an executor, in place of an older one. Does nothing if a newer stream is there.
+    /// Adds a stream of an executor, in place of an older stream. Does nothing if a newer stream is there.
     pub(crate) fn join(&self, session: SessionHandle) {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         let stream = streams.entry(session.executor).or_insert_with(|| session.clone());

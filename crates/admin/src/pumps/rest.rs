@@ -36,7 +36,7 @@ pub(super) struct Rest {
     /// When the rest began.
     pub(super) since: Timestamp,
     pub(super) inputs: PumpInputs,
-    /// The open root run, or else the newest one.
+    /// The open root run, or else the newest root run; `None` if there is none.
     pub(super) root: Option<Root>,
     pub(super) totals: Totals,
 }

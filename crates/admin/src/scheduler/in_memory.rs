@@ -347,13 +347,13 @@ impl InMemory {
         }
     }
 
-    /// Whether the run is here, under a later lease than this one.
+    /// Whether the run is here under a later lease than `lease`.
     pub(crate) fn is_newer(&self, run: RunId, lease: LeaseToken) -> bool {
         let contents = self.lock();
         contents.runs.get(&run).is_some_and(|open| open.epoch > lease.epoch)
     }
 
-    /// Whether a later attempt of the run than this one is here.
+    /// Whether a later attempt of the run than `attempt` is here.
     pub(crate) fn has_later(&self, run: RunId, attempt: i32) -> bool {
         let contents = self.lock();
         contents.runs.get(&run).is_some_and(|open| open.attempt > attempt)
@@ -367,7 +367,7 @@ impl InMemory {
         }
     }
 
-    /// Whether this attempt of the run, or an earlier one, is here.
+    /// Whether this attempt of the run, or an earlier attempt, is here.
     pub(crate) fn has_attempt_up_to(&self, run: RunId, attempt: i32) -> bool {
         let contents = self.lock();
         contents.runs.get(&run).is_some_and(|open| open.attempt <= attempt)

@@ -115,7 +115,7 @@ impl Shares {
         change_one(&mut self.namespaces, owner.namespace, &change);
     }
 
-    /// Whether a memory for `max` runs has room for one more run of this owner. An app without runs in memory may always have one.
+    /// Whether a memory for `max` runs has room for one more run of this owner. An app without runs in memory may always have one run.
     pub(crate) fn has_room(&self, owner: RunOwner, max: usize) -> bool {
         self.has_room_without(owner, max, 0)
     }

@@ -112,7 +112,7 @@ impl TickLoop {
         }
     }
 
-    /// Takes the runs that have come due and hands over those that may run. Returns how many it handed over.
+    /// Takes the runs that have come due and hands over those that may run. Returns how many runs it handed over.
     async fn hand_over_due(&mut self) -> Result<u64, StoreError> {
         let mut count = 0;
         let now = self.shared.clock.now();
@@ -226,7 +226,7 @@ impl TickLoop {
         Ok(ready)
     }
 
-    /// The trace parents of requested fires, by the run that a fire began with. Fires of schedules cost no statement.
+    /// The trace parents of requested fires, keyed by the run that a fire began with. Fires of schedules cost no statement.
     async fn trace_parents(&self, batch: &[Run]) -> Result<HashMap<RunId, TraceParent>, StoreError> {
         let mut first_runs: Vec<RunId> =
             batch.iter().filter(|run| run.cause != 0).map(|run| RunId::new(run.cause)).collect();

@@ -82,7 +82,7 @@ pub(crate) enum GateDecision {
     ReplacesEarlier { open_runs: Vec<RunId>, skipped_runs: Vec<ReadyRun> },
 }
 
-/// A run that a gate admits now, and the executor whose gate it waited at; `None` for the gate of the job.
+/// A run that a gate admits now, and the executor at whose gate it waited; `None` for the gate of the job.
 pub(crate) type AdmittedRun = (RunId, Option<ExecutorId>);
 
 /// The broadcast that the run is a shard of.
@@ -293,9 +293,9 @@ impl Gates {
         self.entries.insert(run, entry);
     }
 
-    /// Restores the place of an open run that another server, or this one before its restart, let through the gate. If an executor has the
-    /// run, or may have it, its place is open. If it waits for another attempt, or is a shard that waits, its place is reserved. A run that
-    /// was never sent has no place.
+    /// Restores the place of an open run that another server, or this server before its restart, let through the gate. If an executor has the run,
+    /// or may have it, its place is open. If it waits for another attempt, or is a shard that waits, its place is reserved. A run that was never
+    /// sent has no place.
     pub(crate) fn restore(&mut self, ready: &ReadyRun) {
         let run = &ready.run;
         if run.is_root() || mutant::on(Mutant::NoGatesAfterAdoption) {

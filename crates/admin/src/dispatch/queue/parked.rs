@@ -39,8 +39,8 @@ impl Turn {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct RunKind {
     handler: String,
-    /// The job, if this kind has only runs of that job: the job selects executors, its router asks executors first, or it is a pump job; or the run
-    /// is a retry, or a broadcast, which needs room for its shards.
+    /// Set if this kind has only runs of this job: the job selects executors, asks executors before it routes, or is a pump job. Also set for a
+    /// retry, and for a broadcast, which needs room for its shards.
     job: Option<JobId>,
     /// The executor that a shard is meant for, or that the caller named.
     executor: Option<String>,

@@ -154,7 +154,7 @@ impl Relays {
         self.0.extract_if(.., is_complete).map(|relayed| relayed.request).collect()
     }
 
-    /// Takes the questions that other servers now ask of executors that are connected here, and forgets those that no server asks any more.
+    /// Takes the questions that other servers now ask of executors that are connected here, and forgets the questions that no server asks any more.
     /// Returns the fences to send, each with its executor.
     pub(crate) fn replace_questions(&mut self, requests: Vec<FenceRequest>) -> Vec<(ExecutorId, LeaseToken)> {
         let mut previous_questions = std::mem::take(&mut self.0);

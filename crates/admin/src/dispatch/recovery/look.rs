@@ -153,8 +153,8 @@ fn runs_to_check(d: &mut Decision<'_>) -> Vec<RunId> {
     held_runs.into_iter().map(|(_, run)| run).chain(roll_call_runs).collect()
 }
 
-/// The next `count` of these runs, which are sorted: the runs after `last_looked_run`, and then the runs from the first one on. Sets `last_looked_run`
-/// to the last run that it returns.
+/// The next `count` of these runs, which are sorted: the runs after `last_looked_run`, and then the runs from the first run on. Sets
+/// `last_looked_run` to the last run that it returns.
 fn next_in_turn(mut runs: Vec<RunId>, last_looked_run: &mut RunId, count: usize) -> Vec<RunId> {
     let next_index = runs.partition_point(|run| *run <= *last_looked_run);
     runs.rotate_left(next_index);
@@ -188,7 +188,7 @@ pub(crate) fn on_rows_checked(d: &mut Decision<'_>, asked_runs: &[RunId], checks
     }
 }
 
-/// Applies the state of the row to an attempt that was believed to be at an executor, under this lease.
+/// Applies the state of the row to an attempt that this node has, under `lease`, at an executor or in the roll call.
 fn apply_row_state(d: &mut Decision<'_>, run: RunId, (attempt, lease): (i32, LeaseToken), row_state: RowState) {
     if row_state == RowState::Unchanged {
         return;
@@ -204,7 +204,7 @@ fn apply_row_state(d: &mut Decision<'_>, run: RunId, (attempt, lease): (i32, Lea
     }
     if row_state == RowState::OtherNode && lease == d.facts.token {
         // A run that may have been sent is never handed over. So another node has adopted it, and this node's present lease has ended, even if it
-        // still holds by this node's clock. Nothing is sent under it any more, least of all the runs that wait behind this one.
+        // still holds by this node's clock. Nothing is sent under it any more, least of all the runs that wait behind this run.
         d.facts.lease_holds = false;
         d.effects.push(Effect::EndLease);
     }

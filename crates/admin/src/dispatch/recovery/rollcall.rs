@@ -294,7 +294,7 @@ impl RollCall {
 /// overwritten when the executor connects again after a restart of the node.
 struct Witnesses<'a> {
     sessions: Vec<&'a Session>,
-    /// For a number of sessions, the executors of that many of the first `sessions`. Many runs share one list.
+    /// Maps a number of sessions to the executors of that many of the first `sessions`. Many runs share one list.
     lists: BTreeMap<usize, Arc<[ExecutorId]>>,
 }
 

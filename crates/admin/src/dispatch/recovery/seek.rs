@@ -110,7 +110,7 @@ pub(crate) fn on_maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
 /// The store's records of executors that are connected to other nodes.
 #[derive(Debug)]
 pub(crate) struct RemoteExecutors {
-    /// Nodes that take jobs, other than this one, each with the executors that it hears.
+    /// Nodes other than this node that take jobs, each with the executors that it hears.
     executors_by_node: BTreeMap<NodeId, BTreeSet<ExecutorId>>,
     executors: BTreeMap<ExecutorId, RemoteExecutor>,
 }

@@ -39,8 +39,8 @@ const RETRY_DELAY: Duration = Duration::from_millis(200);
 pub(crate) enum ExpectedFrom {
     /// This node does not know the runs.
     Unknown,
-    /// From executors other than their reporter: a result is refused immediately, unless the row of its run proves this node wrong or shows
-    /// another home.
+    /// This node expects the results from other executors. A result of this reporter is refused immediately, unless the row of its run proves this
+    /// node wrong or shows another home.
     OtherExecutors,
 }
 

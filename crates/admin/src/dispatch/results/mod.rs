@@ -189,12 +189,12 @@ impl ResultLoop {
         let write_start = Instant::now();
         let Some(ends) = self.finish(&attempt_ends, stop).await else { return };
         self.shared.metrics.results_written.observe(write_start.elapsed());
-        let Ends { outcomes: finished, released_runs, due_at, awaiting_runs, ended_parents } = ends;
-        self.count_outcomes(&finished);
-        Self::log_ends(&attempt_ends, &finished);
-        for ((attempt_end, counted_run), finished) in attempt_ends.iter().zip(&counted_runs).zip(&finished) {
-            self.shared.metrics.count_end(attempt_end, counted_run, finished);
-            if let Some((namespace, job, fire_at)) = counted_run.expected_success(finished, &awaiting_runs) {
+        let Ends { outcomes: end_outcomes, released_runs, due_at, awaiting_runs, ended_parents } = ends;
+        self.count_outcomes(&end_outcomes);
+        Self::log_ends(&attempt_ends, &end_outcomes);
+        for ((attempt_end, counted_run), end_outcome) in attempt_ends.iter().zip(&counted_runs).zip(&end_outcomes) {
+            self.shared.metrics.count_end(attempt_end, counted_run, end_outcome);
+            if let Some((namespace, job, fire_at)) = counted_run.expected_success(end_outcome, &awaiting_runs) {
                 self.shared.noted_successes.add(namespace, job, fire_at);
             }
             if let Some(job) = counted_run.pump_job() {
@@ -211,10 +211,10 @@ impl ResultLoop {
             drop(self.events.send(Event::Awaiting(awaiting_runs)).await);
         }
         let mut acks: BTreeMap<u64, (SessionHandle, Vec<v1::ResultAck>)> = BTreeMap::new();
-        for ((attempt_end, reply), finished) in attempt_ends.iter().zip(replies).zip(&finished) {
+        for ((attempt_end, reply), end_outcome) in attempt_ends.iter().zip(replies).zip(&end_outcomes) {
             if let Some(session) = reply {
                 let (_, acks) = acks.entry(session.number).or_insert_with(|| (session, Vec::new()));
-                acks.push(ack(attempt_end.run, attempt_end.attempt, finished));
+                acks.push(ack(attempt_end.run, attempt_end.attempt, end_outcome));
             }
         }
         for (session, acks) in acks.into_values() {
@@ -222,7 +222,7 @@ impl ResultLoop {
         }
         drop(texts);
         rondel_failpoint::pass("acknowledge.sent");
-        drop(self.events.send(Event::Settled(ends_to_report(attempt_ends, finished, &awaiting_ids))).await);
+        drop(self.events.send(Event::Settled(ends_to_report(attempt_ends, end_outcomes, &awaiting_ids))).await);
         if !ended_parents.is_empty() {
             drop(self.events.send(Event::AwaitingEnded(ended_parents)).await);
         }

@@ -55,8 +55,8 @@ pub(crate) enum ResultDestination {
     Here,
     /// Its run is not in memory.
     Foreign(IncomingResult),
-    /// Another executor has its run, as far as this node's memory shows. The row may show otherwise: if an executor started twice before a
-    /// server answered, the later process may have a result that is attributed to the earlier one.
+    /// Another executor has its run, as far as this node's memory shows. The row may show otherwise: if an executor started twice before a server
+    /// answered, the later process may have a result that is attributed to the earlier process.
     Unexpected(IncomingResult),
 }
 
