@@ -410,8 +410,8 @@ pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Mem
         };
         match join_result {
             Join::Joined { token, ordinal } => {
-                // An executor that gets no answer from any server stops its runs long before it counts as lost. Session rows that are outdated by a
-                // quarter of the time in between therefore do no harm.
+                // An executor that gets no answer from any server stops its runs after `silence`, long before it counts as lost after `lost_after`.
+                // Session rows that are outdated by a quarter of the difference therefore do no harm.
                 let spare_time = config.lost_after.saturating_sub(config.silence) / 4;
                 return Ok(Membership::new(token, ordinal, sent_at, config.lease, config.boot.clone())
                     .cut_off_after(spare_time));

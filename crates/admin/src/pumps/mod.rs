@@ -106,7 +106,7 @@ impl PumpLoop {
             // Groups report a change only once, so the reports stay here until the next lease.
             return Ok(0);
         }
-        // Groups report a change once, so reports are taken only after the jobs that they concern were read.
+        // Groups report a change only once, so reports are taken only after the jobs that they concern were read.
         let records = shared.store.pump_jobs().await?;
         let jobs: BTreeSet<JobId> = records.iter().map(|record| record.job).collect();
         self.groups.retain_jobs(&jobs);

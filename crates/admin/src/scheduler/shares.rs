@@ -21,7 +21,7 @@ const APP_FACTOR: usize = 8;
 /// Maximum number of waiting runs of a namespace, as a multiple of the free room.
 const NAMESPACE_FACTOR: usize = 16;
 
-/// The maximum number of runs of a job, those at executors included, in multiples of the room that is left in the reserve.
+/// The maximum number of runs of a job, including its runs at executors, in multiples of the room that is left in the reserve.
 const OPEN_RUNS_FACTOR: usize = 4;
 
 /// Runs whose queue timeout has passed have additional memory: the memory for open runs, divided by this.
@@ -54,7 +54,7 @@ impl RunOwner {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct RunCounts {
-    /// All runs, those in hand included.
+    /// All runs, including the runs in hand.
     runs: usize,
     /// Runs that an executor has or may have.
     in_hand: usize,

@@ -33,7 +33,7 @@ pub(crate) struct ReportedRun<'a> {
     pub(crate) run: &'a Run,
     /// The row of the reported attempt, if a later attempt has begun.
     pub(crate) ended_attempt: Option<&'a Attempt>,
-    /// The executor to which this node sent the reported attempt; `None` if this node does not know one.
+    /// The executor to which this node sent the reported attempt; `None` if this node did not send the attempt, or does not remember it.
     pub(crate) sent_to: Option<ExecutorId>,
 }
 
