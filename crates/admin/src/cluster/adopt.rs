@@ -1,6 +1,6 @@
-//! The adoption loop. Each second, this node looks for its own overdue runs that are not in its memory, for runs of ended leases, and for
-//! cancel requests. Other comments call these searches the periodic queries: they find whatever a crash, a lost answer or a late commit left
-//! behind.
+//! The adoption loop. Each second, this node looks for its own overdue runs that are not in its memory, for runs of ended leases, and for cancel
+//! requests. Other comments call these searches the periodic queries. They find runs that no process has in memory after a crash, a lost answer or
+//! a late commit.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use crate::host_process;
 use crate::node::Shared;
 
 const PERIOD: Duration = Duration::from_secs(1);
-/// The delay between the end of another node's lease and the search for its runs: this node's clock may be a little ahead of the database's.
+/// The delay between the end of a lease and the search for its runs, because this node's clock may be slightly ahead of the database's.
 const LEASE_END_MARGIN: Duration = Duration::from_millis(50);
-/// Maximum number of fences that one round sends for other servers.
+/// Maximum number of fences that one round sends for other servers, and of answers that it reads.
 const FENCE_PAGE: u32 = 500;
-/// Maximum age of another server's request to send a fence; that server repeats its request before that.
+/// Maximum age of a request to send a fence for another server. Servers repeat their requests within this time.
 const FENCE_REQUEST_AGE_MAX: Duration = Duration::from_secs(60);
-/// Maximum number of jobs that one transaction frees from a dead node, their home.
+/// Maximum number of jobs of a dead home node that one transaction frees.
 const FREE_BATCH: u32 = 500;
 /// Maximum number of such transactions for one node in one round.
 const FREE_BATCH_COUNT_MAX: u32 = 20;
@@ -38,7 +38,7 @@ const ROUNDS_BETWEEN_SEARCHES: u32 = 10;
 
 pub(crate) struct AdoptLoop {
     shared: Arc<Shared>,
-    /// How many rounds have begun; wraps around.
+    /// How many rounds have completed their adoption; wraps around.
     round_count: u32,
     /// The lease for which the dispatcher was notified that all earlier open runs are adopted.
     adopted_under: Option<LeaseToken>,
@@ -47,7 +47,7 @@ pub(crate) struct AdoptLoop {
     begun_takeovers: Vec<LeaseToAdopt>,
     /// Whether the dispatcher was notified that runs are being taken over.
     has_announced: bool,
-    /// Whether the answer to an adoption may have been lost; if so, this round looks for running runs that are not in memory.
+    /// Whether the answer to an adoption may have been lost. If so, the next round looks for running runs that are not in memory.
     is_interrupted: bool,
     /// Roll calls that could not be prepared because the database did not answer.
     owed_roll_calls: Vec<OwedRollCall>,
@@ -56,8 +56,8 @@ pub(crate) struct AdoptLoop {
     strays: Strays,
 }
 
-/// Runs that may have been sent and whose executors have not been asked about them yet. They are in memory already, so that the search for
-/// strays does not take one for a run that was never sent: its row may show a wait meanwhile.
+/// Runs that may have been sent and about which no executor has been asked yet. They are already in memory. Otherwise the search for strays could
+/// take one of them for a run that was never sent, once its row shows a wait.
 struct OwedRollCall {
     /// The lease under which this node has the runs.
     lease: LeaseToken,
@@ -102,7 +102,8 @@ impl AdoptLoop {
         }
     }
 
-    /// Waits until the next lease of another node ends, as far as this node knows, because the runs of a dead node are late already.
+    /// Waits for the earliest known end of another node's lease. The runs of a dead node are already late, so they must not wait for the next
+    /// period of this loop.
     async fn wait_for_lease_end(&self) {
         let now = self.shared.clock.now();
         match self.shared.membership.next_lease_end(now - LEASE_END_MARGIN) {
@@ -137,13 +138,14 @@ impl AdoptLoop {
         }
         // Runs that were held back and are to end must not start first.
         end_requests::forward(&self.shared, &lease).await?;
-        // All open runs are known now, also those of interrupted adoptions, except runs of a lease that may be fenced: limits wait for these.
+        // All open runs are known now. If this node may have fenced a lease without knowing it, the runs of that lease are not, and limits wait for
+        // them.
         if self.adopted_under.replace(lease.token) != Some(lease.token) || std::mem::take(&mut self.has_announced) {
             self.shared.note_all_adopted(lease.token);
             self.has_announced = !knows_all;
             let event = if knows_all { Event::AllAdopted(lease.token) } else { Event::Adopting(Vec::new()) };
             drop(self.shared.events.send(event).await);
-            // Jobs that can be claimed from now on are perhaps due already.
+            // Jobs that can be claimed from now on may already be due.
             self.shared.scan_poke.notify_one();
         }
         self.take_strays(&lease).await?;
@@ -169,12 +171,13 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Adopts the open runs of ended leases. The dead leases are fenced first; from then on, jobs without such runs may be claimed and fire.
-    /// Whole jobs are taken over, those with the fewest runs first, so that a job that fires each second does not wait for the backlog of another
-    /// one. A run starts only once the earlier runs of its job that may have been sent are known; a retry of such a run goes first, even if it is due later.
+    /// Adopts the open runs of ended leases. The dead leases are fenced first; from then on, jobs without such runs may be claimed and fire. Whole
+    /// jobs are taken over, those with the fewest runs first, so that a job that fires each second does not wait for the backlog of another job. A
+    /// run starts only once the earlier runs of its job that may have been sent are known. A retry of such an earlier run starts first, even if the
+    /// retry is due later.
     ///
-    /// Returns `None` if this node's lease has ended by the database's clock, which may have stepped ahead. The open runs are then unknown,
-    /// and the next round tries again.
+    /// Returns the number of runs. `None` if this node's lease has ended by the database's clock, which may have stepped ahead: the next round
+    /// tries again.
     async fn adopt(&mut self, lease: &HeldLease) -> Result<Option<u64>, StoreError> {
         let now = self.shared.clock.now();
         let leases_to_adopt = self.leases_to_adopt(now);
@@ -185,7 +188,7 @@ impl AdoptLoop {
             .collect();
         self.begun_takeovers = leases_to_adopt;
         if !self.shared.membership.has_adopted(&ended_leases) {
-            // The fence makes this node the home of the dead nodes' limits, even if its answer is lost. These limits may count the nodes' open runs.
+            // The fence makes this node the home of the dead nodes' limits, even if the answer is lost. The limits may count those nodes' runs.
             self.has_announced = true;
             drop(self.shared.events.send(Event::Adopting(Vec::new())).await);
         }
@@ -204,8 +207,8 @@ impl AdoptLoop {
                 drop(self.shared.events.send(Event::Adopting(ids)).await);
             }
             if std::mem::take(&mut is_first) {
-                // A node that still lives by the database's clock was not fenced, so it does not count as adopted. Neither does one that is
-                // left to another fencer.
+                // A node that still lives by the database's clock was not fenced, so it does not count as adopted. Neither does a node that is left
+                // to another fencer.
                 let fenced_leases: Vec<EndedLease> =
                     ended_leases.iter().filter(|(node, _)| fenced_leases.contains(node)).copied().collect();
                 self.shared.membership.note_adopted(&fenced_leases);
@@ -239,8 +242,8 @@ impl AdoptLoop {
         leases
     }
 
-    /// Lets runs start. The first page of the jobs that have runs under ended leases has been announced; nearly always this page has all of
-    /// them. The tick holds back the runs of the remaining jobs until these jobs are announced, too.
+    /// Lets runs start. The first page of jobs with runs under ended leases has been announced; it nearly always has all of these jobs. The tick
+    /// holds back the runs of the remaining jobs until those jobs are announced too.
     async fn let_runs_start(&mut self, lease: &HeldLease) {
         self.shared.note_adoption_begun();
         if self.adopted_under != Some(lease.token) {
@@ -249,7 +252,7 @@ impl AdoptLoop {
         }
     }
 
-    /// Takes over the open runs of announced jobs, and lets the jobs continue. `None` if the lease has ended.
+    /// Takes over the open runs of announced jobs, lets the jobs continue, and returns the number of runs. `None` if this node's lease has ended.
     async fn adopt_jobs(
         &mut self,
         lease: &HeldLease,
@@ -276,7 +279,7 @@ impl AdoptLoop {
         self.restore_places(adopted_runs.iter().map(|adopted| &adopted.run)).await?;
         let (unsent_runs, maybe_sent_runs) = split_by_sent(adopted_runs);
         let lease_by_run = maybe_sent_runs.iter().map(|adopted| (adopted.run.id, adopted.from)).collect();
-        // Runs that may be at an executor get their places in the job's order before the runs after them.
+        // Runs that may be at an executor get their places in their job's order before the later runs of the job.
         self.call_roll(lease, maybe_sent_runs.into_iter().map(|adopted| adopted.run).collect(), lease_by_run).await?;
         (self.is_interrupted, self.lacks_places) = (was_interrupted, lacked_places);
         drop(shared.events.send(Event::AdoptedJobs(jobs.to_vec())).await);
@@ -301,8 +304,8 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Gives places at their job's gate to runs that have begun although no executor has them: retries, and shards of a broadcast in progress.
-    /// The event also has other runs with a parent; the gate ignores these.
+    /// Restores the places at their job's gate of runs that have begun although no executor has them: retries, and shards of a broadcast in
+    /// progress. The event that this sends also contains other runs with a parent, which the gate ignores.
     async fn restore_places(&self, adopted_runs: impl Iterator<Item = &Run>) -> Result<(), StoreError> {
         let shared = &self.shared;
         let has_begun = |run: &&Run| {
@@ -322,8 +325,7 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Like [`restore_places`](Self::restore_places), for all runs of this node that are not in its memory. Among them are those of an
-    /// interrupted adoption: they are this node's by now, so no adoption returns them again.
+    /// Like [`restore_places`](Self::restore_places), for all unsent runs of this node that are not in its memory. No adoption returns them again.
     async fn restore_missing_places(&self, lease: &HeldLease) -> Result<(), StoreError> {
         for mut sweep in [Sweep::new(RunStatus::Waiting), Sweep::new(RunStatus::Pending)] {
             loop {
@@ -337,7 +339,8 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Begins a roll call for running runs of this node that are not in its memory, because the answer to their adoption was lost.
+    /// Reads the next pages of this node's running runs that are not in its memory, because the answer to their adoption was lost. Begins a roll
+    /// call for them; those that await their children only get places at their gates.
     async fn call_roll_for_missing_runs(&mut self, lease: &HeldLease) -> Result<(), StoreError> {
         let running_runs = self.strays.running_runs(&self.shared, lease.token).await?;
         let (awaiting_runs, missing): (Vec<Run>, Vec<Run>) = running_runs.into_iter().partition(Run::awaits_children);
@@ -373,8 +376,8 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Makes the gates free the places of runs that awaited their children and have ended. Such a run ends with its last child, which may
-    /// have ended on another node.
+    /// Makes the gates free the places of runs that awaited their children and have ended, or that another lease owns now. Such a run ends with its
+    /// last child, which may end on another node.
     async fn free_ended_awaiting_runs(&self, lease: &HeldLease) -> Result<(), StoreError> {
         let awaiting_runs = self.shared.awaiting.all();
         if awaiting_runs.is_empty() {
@@ -394,8 +397,8 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Starts the roll call, in which executors are asked for runs that may have been sent to them. From here on, the runs are in memory, so
-    /// the search for strays does not return them. `lease_by_run` has the lease under which a run may have been sent, if that lease is known.
+    /// Starts the roll call, in which executors are asked about runs that may have been sent to them. From here on, the runs are in memory, so they
+    /// are no strays. `lease_by_run` has the lease under which a run may have been sent, if that lease is known.
     async fn call_roll(
         &mut self,
         lease: &HeldLease,
@@ -407,7 +410,7 @@ impl AdoptLoop {
         self.start_owed_roll_calls(lease).await
     }
 
-    /// Starts the roll calls that are owed. Each stays owed until the database has answered.
+    /// Starts the roll calls that are owed. Each stays owed until the database has answered the queries that prepare it.
     async fn start_owed_roll_calls(&mut self, own_lease: &HeldLease) -> Result<(), StoreError> {
         while let Some(OwedRollCall { lease, runs, lease_by_run }) = self.owed_roll_calls.pop() {
             if lease != own_lease.token {
@@ -415,7 +418,7 @@ impl AdoptLoop {
                 drop(self.shared.events.send(Event::RollCallDropped(lease, runs)).await);
                 continue;
             }
-            // A result may have arrived since the first try. The dispatcher then keeps the run's place for its next attempt.
+            // The result of one of these runs may have arrived since the first try. The dispatcher then keeps the run's place for its next attempt.
             let Some(oldest_at) = runs.iter().map(|run| run.due_at).min() else { continue };
             let (definitions, witnesses, leases) = match self.prepare_roll_call(&runs, oldest_at).await {
                 Ok(prepared) => prepared,
@@ -434,8 +437,8 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// What a roll call of these runs needs: their definitions, the streams that may have carried triggers since the oldest of them was due,
-    /// and the ended leases under which triggers may have been sent since then.
+    /// Reads the data for a roll call of these runs: their definitions, the sessions of streams that may have carried triggers since the oldest of
+    /// the runs was due, and the ended leases under which triggers may have been sent since then.
     async fn prepare_roll_call(
         &self,
         runs: &[Run],
@@ -448,8 +451,8 @@ impl AdoptLoop {
         let mut witnesses =
             shared.store.sessions_that_may_have_carried(Timestamp::min(oldest, now) - shared.config.lost_after).await?;
         for session in &mut witnesses {
-            // For an open session, the store returns the end of the session's lease. That may be in the future, but no executor was heard
-            // later than now.
+            // For an open session, the store returns the end of the session's lease as `last_seen_at`. That instant may be in the future, but no
+            // executor was heard later than now.
             session.last_seen_at = session.last_seen_at.min(now);
             // An executor whose process on this host has died unnoticed has no runs, like an executor that left.
             session.has_left |= session.process.is_some_and(host_process::is_gone);
@@ -459,7 +462,7 @@ impl AdoptLoop {
         Ok((definitions, witnesses, leases))
     }
 
-    /// Takes up own runs that are overdue and not in memory: the answer to their claim was lost, or they were dropped with a lease.
+    /// Takes up this node's overdue runs that are not in memory. The module of [`Strays`] names the causes.
     async fn take_strays(&mut self, lease: &HeldLease) -> Result<(), StoreError> {
         if mutant::on(Mutant::NoStrays) {
             return Ok(());
@@ -482,9 +485,9 @@ impl AdoptLoop {
     }
 }
 
-/// The ended leases under which runs that were due at this instant may have been sent. A lease that ended before the instant normally sent
-/// none of them. After the clock has stepped back, however, a node may hold another lease that ends before the instants of runs that it had
-/// already sent. In this case, the row of one of the node's streams shows that the stream was open for longer.
+/// The ended leases under which runs that are due at `due_at` or later may have been sent. Normally, no such run was sent under a lease that ended
+/// before `due_at`. After a step back of the clock, however, a lease may end before the instants of runs that its node has already sent. The row of
+/// one of the node's streams then shows that the stream was open at `due_at` or later.
 fn leases_that_sent(mut nodes: Vec<Node>, sessions: &[Session], due_at: Timestamp) -> Vec<LeaseToken> {
     let has_stream =
         |node: &Node| sessions.iter().any(|session| session.token.node == node.id && session.may_have_carried(due_at));

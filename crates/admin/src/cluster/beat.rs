@@ -1,4 +1,5 @@
-//! The beat: renews the lease, reads the database's clock, records which executors this node hears, and reads the list of nodes.
+//! The beat: renews the lease; reads the database's clock, the list of nodes, the switches and the maintenance windows; and stores this node's
+//! report and which executors it hears.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,21 +27,21 @@ use rondel_core::error_chain::chain;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
-/// How long a starting server tries to take its lease. Another server that takes over its runs holds the lock of its row meanwhile; this takes
-/// half a minute for half a million runs of one job.
+/// How long a starting server retries after transient errors to take its lease. Another server that takes over its runs holds the lock of its row
+/// meanwhile. The takeover of half a million runs of one job takes half a minute.
 const START_TRIED_FOR: Duration = Duration::from_secs(60);
-/// Housekeeping keeps the row of a node for longer than this after the end of its lease: a row that is missing earlier was lost.
+/// Housekeeping keeps the row of a node for longer than this after the end of its lease. If a row is missing earlier, the database has lost it.
 const ROW_KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
 /// Number of beats between two counts of the jobs whose home is this node.
 const BEATS_BETWEEN_COUNTS: u32 = 10;
 
 pub(crate) struct BeatLoop {
     shared: Arc<Shared>,
-    /// How many beats there were; wraps around.
+    /// How many beats have made a report; wraps around.
     beat_count: u32,
-    /// The jobs whose home is this node, and their recent fires, as counted last.
+    /// How many jobs have this node as their home, and how often they fired recently, as counted last; `None` if they were not counted.
     home_load: Option<HomeLoad>,
-    /// Whether the last beat found a node with another claim strategy. Only the first such beat logs the warning.
+    /// Whether the last beat found a node with another claim strategy. Only the first of several such beats in a row logs the warning.
     has_warned: bool,
     lateness: RecentLateness,
     /// The end of the lease as this node wrote it last.
@@ -52,7 +53,8 @@ pub(crate) struct BeatLoop {
     joined_under: Option<LeaseToken>,
     /// A lease under this node's name that prevents the node from joining again.
     other_lease: Option<OtherLease>,
-    /// Since when another node takes over the runs of this node's last lease, by the boot-time clock in microseconds.
+    /// When this node found that another node is taking over the runs of its last lease, by the boot-time clock in microseconds; `None` if it found
+    /// no takeover.
     taken_over_since: Option<i64>,
 }
 
@@ -104,7 +106,7 @@ impl BeatLoop {
         }
     }
 
-    /// Runs one beat. Logs once that the database does not answer, and once that it answers again.
+    /// Runs one beat. Logs each new kind of trouble with the database once, and the end of the trouble.
     async fn beat(&mut self) -> Result<(), TickError> {
         let shared = Arc::clone(&self.shared);
         let previous_other_lease = self.other_lease;
@@ -134,7 +136,8 @@ impl BeatLoop {
         Err(TickError::new(message))
     }
 
-    /// Why the database did not answer in time. While it refuses connections, the pool waits for one, so the beat ends without an error.
+    /// Why the database did not answer in time. While the database refuses connections, the pool waits for a connection, so the beat times out
+    /// without an error.
     async fn late_answer_cause(&self) -> DatabaseTroubleKind {
         use DatabaseTroubleKind::{Full, ReadOnly, Slow, Unreachable};
         let (shared, error) = (&self.shared, StoreError::no_answer("renew"));
@@ -182,8 +185,9 @@ impl BeatLoop {
         shared.store.beat_sessions(shared.membership.token(), &heard_executors).await
     }
 
-    /// Whether the database has lost the last write of this node: the stored lease ends earlier than this node had written. A difference of up
-    /// to a tenth of the lease does not count: a renewal that is stored late, after a newer one, moves the end back by up to that much.
+    /// Whether the database has lost the last write of this node: the stored lease ended earlier than this node had written. A difference of up to
+    /// a tenth of the lease does not count, because a renewal that is stored after a newer one moves the end back by up to that much. Always false
+    /// while the node leaves.
     fn has_lost_history(&mut self, renewal: &Renewal) -> bool {
         let shared = &self.shared;
         let written_until = self.written_until.replace(renewal.until);
@@ -208,7 +212,8 @@ impl BeatLoop {
         );
     }
 
-    /// Reports the state of this node.
+    /// Stores the report of this node. If the claim strategy depends on loads, counts the node's jobs first, once in [`BEATS_BETWEEN_COUNTS`]
+    /// beats.
     async fn report(&mut self) -> Result<(), StoreError> {
         let shared = &self.shared;
         let token = shared.membership.token();
@@ -236,7 +241,8 @@ impl BeatLoop {
         shared.store.report_node(token, &report).await
     }
 
-    /// Logs once if another node has a different claim strategy: nodes with different strategies only obstruct each other.
+    /// Logs a warning if another living node has a different claim strategy, unless the last beat found such a node too. Nodes with different
+    /// strategies only obstruct each other.
     fn warn_of_other_strategies(&mut self, nodes: &[Node]) {
         let own_strategy = self.shared.config.claim_strategy;
         let now = self.shared.clock.now();
@@ -274,13 +280,13 @@ impl BeatLoop {
         }
     }
 
-    /// Joins under a new epoch, because the old one cannot be renewed: this node slept through its lease, or the database or its clock went
-    /// back. Runs that this node had not sent belong to another node now, or to this node's new lease.
+    /// Joins under a new epoch, because the old lease cannot be renewed: this node slept through it, or the database or the database's clock went
+    /// back. Runs that this node had not sent now belong to another node, or to this node's new lease.
     async fn rejoin(&mut self) -> Result<(), StoreError> {
         let shared = Arc::clone(&self.shared);
         shared.membership.end_lease();
-        // The dispatcher forgets runs that wait or are in a roll call, with their places in their jobs' order. Only the adoption under the
-        // next lease restores these, so this lease is not renewed any more, even if this try fails.
+        // The dispatcher forgets runs that wait or are in a roll call, with their places in their jobs' order. Only the adoption under the next
+        // lease restores them, so this lease is not renewed any more, even if this try fails.
         let is_first_try = !std::mem::replace(&mut self.must_rejoin, true);
         let previous_lease = shared.membership.token();
         if is_first_try && self.other_lease.is_none() {
@@ -333,8 +339,8 @@ impl BeatLoop {
     }
 }
 
-/// Awaits a diagnosis. While the lease holds, the next renewal must not come too late because of it: the diagnosis then has a quarter of the
-/// remaining time.
+/// Awaits a diagnosis. While the lease holds, the diagnosis has at most a quarter of the remaining time, so that it does not delay the next renewal
+/// too much; `None` if it takes longer.
 async fn within_lease<T>(remaining: Duration, diagnosis: impl Future<Output = T>) -> Option<T> {
     match remaining.is_zero() {
         true => Some(diagnosis.await),
@@ -363,7 +369,7 @@ fn join_request(config: &EngineConfig, store: &dyn Store) -> JoinRequest {
     }
 }
 
-/// The time from `since` to `now`, both by the boot-time clock in microseconds; zero if it has not begun.
+/// The time from `since` to `now`, both by the boot-time clock in microseconds; zero if `since` is `None`.
 fn time_since(since: Option<i64>, now: i64) -> Duration {
     let micros = since.map_or(0, |since| now.saturating_sub(since));
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
@@ -375,14 +381,14 @@ pub enum StartError {
     /// A living node has this node's name.
     #[error("another server is running as node {name:?}; give each its own --node-name")]
     NameTaken { name: String },
-    /// The database did not answer.
+    /// The store returned an error that is not transient, or transient errors for too long.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Takes the node's lease at start. If a lease under this name has not ended, waits for its end. If that lease is renewed meanwhile,
-/// another server is using the name. (An adopter raises the epoch of a dead node, but does not extend its lease.) After an error, a later end proves
-/// nothing: this start may have taken the lease without an answer.
+/// Takes the node's lease at start. If a lease under this name has not ended, waits for its end. If that lease is renewed meanwhile, another server
+/// is using the name, and the start fails. (An adopter raises the epoch of a dead node, but does not extend its lease.) After an error, a later end
+/// of the lease proves nothing, because this process itself may have taken the lease without receiving the answer.
 pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Membership, StartError> {
     let mut request = join_request(config, store);
     let mut seen_until: Option<Timestamp> = None;
@@ -404,8 +410,8 @@ pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Mem
         };
         match join_result {
             Join::Joined { token, ordinal } => {
-                // An executor that gets no answer from any server stops its runs long before it counts as lost. Session rows that are
-                // outdated by this much therefore do no harm.
+                // An executor that gets no answer from any server stops its runs after `silence`, long before it counts as lost after `lost_after`.
+                // Session rows that are outdated by a quarter of the difference therefore do no harm.
                 let spare_time = config.lost_after.saturating_sub(config.silence) / 4;
                 return Ok(Membership::new(token, ordinal, sent_at, config.lease, config.boot.clone())
                     .cut_off_after(spare_time));

@@ -1,4 +1,5 @@
-//! The current trouble with the database, and when it began. `/readyz` shows the trouble, and it is logged only once.
+//! The current trouble with the database, and when it began. `/readyz` shows the trouble. The log has only the first of several failures of one
+//! kind in a row.
 
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
@@ -6,22 +7,22 @@ use std::time::Duration;
 use rondel_core::Timestamp;
 use rondel_store::DatabaseTroubleKind;
 
-/// The database is not working.
+/// A time in which calls to the database fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatabaseTrouble {
     pub trouble: DatabaseTroubleKind,
-    /// When it began, by the engine's clock.
+    /// When the first of these calls failed, by the engine's clock.
     pub since: Timestamp,
-    /// The last message of the driver.
+    /// The message of the last failure.
     pub message: String,
 }
 
-/// The database had lost what this node had written: a backup was restored, or a standby took over without the last transactions.
+/// The database has lost writes of this node, because a backup was restored, or a standby took over without the last transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostHistory {
     /// When this node found that out.
     pub found_at: Timestamp,
-    /// How much time was lost at least, as this node's own row shows; `None` if even the node's lease is missing from the row.
+    /// How much time was lost at least, as this node's own row shows; `None` if the row is missing, or has only an earlier lease.
     pub by: Option<Duration>,
 }
 
@@ -35,7 +36,7 @@ pub(crate) struct DatabaseWatch {
 }
 
 impl DatabaseWatch {
-    /// Records a failed call. Returns whether the trouble is new.
+    /// Records a failed call. Returns whether its trouble is new: no trouble was known, or only trouble of another kind.
     pub(crate) fn record_failure(&self, trouble: DatabaseTroubleKind, message: &str, now: Timestamp) -> bool {
         let mut last_trouble = self.trouble.write().unwrap_or_else(PoisonError::into_inner);
         let since = last_trouble.as_ref().map_or(now, |known| known.since);
@@ -44,7 +45,7 @@ impl DatabaseWatch {
         is_new_trouble
     }
 
-    /// Records a successful call. Returns the trouble that has ended with it.
+    /// Records a successful call. Returns the trouble that has ended with it; `None` if there was no trouble.
     pub(crate) fn take_ended_trouble(&self) -> Option<DatabaseTrouble> {
         self.trouble.write().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -1,7 +1,7 @@
-//! Runs that this node is handing over, or has just handed over, to another one: this process must not start them any more.
+//! Runs that this node is handing over, or has just handed over, to another node: this process must not start them any more.
 //!
-//! A run is put here before the transaction that hands it over begins. Until this transaction commits, the store still shows the run as
-//! this node's, and the entry here keeps the run from starting. If the run stays after all, the periodic query for strays finds it.
+//! A run is put here before the transaction that hands it over begins. Until this transaction commits, the store still shows the run as this
+//! node's, and the entry here keeps the run from starting. If the run stays with this node after all, the periodic query for strays finds it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,17 +17,18 @@ pub(crate) struct DepartureBoard(Mutex<DepartingRuns>);
 
 #[derive(Debug, Default)]
 struct DepartingRuns {
-    /// The instant at which each run is due, and its handover; `None` for a run that does not come back.
+    /// For each run, the instant at which it is due, and its handover; the handover is `None` if the run never [comes
+    /// back](DepartureBoard::note_returned).
     runs: HashMap<RunId, (Timestamp, Option<HandoverNumber>)>,
     last_handover: HandoverNumber,
 }
 
-/// The number of a handover of runs; a later handover has a greater one.
+/// The number of a handover of runs; a later handover has a greater number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HandoverNumber(u64);
 
 impl DepartureBoard {
-    /// Adds runs that are being handed over, each with the instant at which it is due.
+    /// Adds runs that are being handed over, each with the instant at which it is due. A handover that is final stays final.
     pub(crate) fn begin_handover(&self, runs: impl IntoIterator<Item = (RunId, Timestamp)>) {
         let mut departing = self.lock();
         departing.last_handover.0 += 1;
@@ -38,8 +39,8 @@ impl DepartureBoard {
         }
     }
 
-    /// Like [`begin_handover`](Self::begin_handover), for runs that the dispatcher forgets while the ring may still have them. They never
-    /// [come back](Self::note_returned), because a run from the ring could not be distinguished from one that this node has taken over again.
+    /// Like [`begin_handover`](Self::begin_handover), for runs that the dispatcher forgets while the ring may still have them. They never [come
+    /// back](Self::note_returned), because a run from the ring could not be distinguished from a run that this node has taken over again.
     pub(crate) fn begin_final_handover(&self, runs: impl IntoIterator<Item = (RunId, Timestamp)>) {
         self.lock().runs.extend(runs.into_iter().map(|(run, due_at)| (run, (due_at, None))));
     }
@@ -52,7 +53,7 @@ impl DepartureBoard {
         }
     }
 
-    /// The last handover so far.
+    /// The number of the last handover so far.
     pub(crate) fn last_handover(&self) -> HandoverNumber {
         self.lock().last_handover
     }
@@ -71,7 +72,7 @@ impl DepartureBoard {
         }
     }
 
-    /// Forgets runs that were due long ago.
+    /// Forgets runs that were due at least [`KEPT_FOR`] ago.
     pub(crate) fn forget_old(&self, now: Timestamp) {
         self.lock().runs.retain(|_, (due_at, _)| *due_at + KEPT_FOR > now);
     }

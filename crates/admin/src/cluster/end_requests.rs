@@ -1,5 +1,5 @@
-//! Requests to end runs of this node: cancels, and drops of runs whose job was paused or deleted. Each look reads the requests from the
-//! store and gives them to the dispatcher, even while the node leaves and only waits for its runs.
+//! Requests to end runs: cancels, and drops of runs whose job was paused or deleted. [`forward`] reads the requests from the store and sends them
+//! to the dispatcher, even while the node leaves and only waits for its runs.
 
 use rondel_core::RunId;
 use rondel_store::StoreError;
@@ -8,7 +8,7 @@ use crate::cluster::HeldLease;
 use crate::dispatch::Event;
 use crate::node::Shared;
 
-/// Reads all requests, and gives them to the dispatcher.
+/// Reads all requests, and sends them to the dispatcher.
 pub(super) async fn forward(shared: &Shared, lease: &HeldLease) -> Result<(), StoreError> {
     let cancels = shared.store.cancels(lease.token).await?;
     if !cancels.is_empty() {
@@ -19,7 +19,7 @@ pub(super) async fn forward(shared: &Shared, lease: &HeldLease) -> Result<(), St
 }
 
 /// Reads, page by page, cancel requests that the run's owner cannot deliver, because only other nodes hear the executor. All pages are read,
-/// because this node may hear none of the executors of one page.
+/// because this node may hear none of the executors that one page names.
 async fn forward_cancels_elsewhere(shared: &Shared, lease: &HeldLease) -> Result<(), StoreError> {
     if shared.store.is_single_server() {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Leaving: a server that is asked to stop first hands over its jobs to the others while it still works, then its unsent runs. It gives its
-//! lease back last. This way a rolling restart delays no fire.
+//! Leaving: a server that is asked to stop first hands over its jobs to other nodes while it still works. Then it sends nothing more, waits for its
+//! runs at executors, and leaves its unsent runs to their next owners. It gives its lease back last. This way a rolling restart delays no fire.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
     lifecycle.hard.cancel();
 }
 
-/// Records in the store that the unsent runs were never sent. Then their next owner asks no executors for them and counts no lost attempt.
+/// Records in the store that the unsent runs were never sent. Then their next owner asks no executor about them and counts no lost attempt.
 async fn shelve(shared: &Arc<Shared>) {
     let Some(lease) = shared.membership.held_lease().filter(|_| !mutant::on(Mutant::LeaveAsPerhapsSent)) else {
         return;
@@ -72,7 +72,7 @@ async fn shelve(shared: &Arc<Shared>) {
     }
 }
 
-/// The runs that executors have, or are about to get.
+/// The runs that executors have, or are about to get; `None` if the dispatcher has ended.
 async fn runs_in_hand(shared: &Arc<Shared>) -> Option<Vec<RunId>> {
     let (sender, receiver) = oneshot::channel();
     let responder = Responder::new(|runs| drop(sender.send(runs)));
@@ -80,7 +80,7 @@ async fn runs_in_hand(shared: &Arc<Shared>) -> Option<Vec<RunId>> {
     receiver.await.ok()
 }
 
-/// Hands over jobs between their fires, until none is left or the time is up.
+/// Hands over jobs between their fires, until no job is left, no other node takes jobs, or [`HAND_OVER_LIMIT`] has passed.
 async fn hand_over_while_working(shared: &Arc<Shared>) {
     let deadline = Instant::now() + HAND_OVER_LIMIT;
     while moves::has_other_taker(shared) && Instant::now() < deadline {

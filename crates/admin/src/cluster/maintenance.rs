@@ -1,7 +1,7 @@
 //! Maintenance windows, as this node read them last.
 //!
-//! Fires are claimed only with a recent reading of the windows: a window that is planned far enough ahead (see
-//! `EngineConfig::maintenance_lead`) is known to every node before the first fire inside of it can be claimed.
+//! Fires are claimed only with a recent reading of the windows. Every node therefore knows a window that is planned far enough ahead (see
+//! `EngineConfig::maintenance_lead`) before the first fire inside it can be claimed.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::clock::Clock;
 
 /// Maximum age of a reading with which fires are claimed.
 pub(crate) const AGE_MAX: Duration = Duration::from_secs(2);
-/// A window still counts for this long after its end, because a server that was away still finds fires that were due inside of it.
+/// A window still counts for this long after its end, because a server that was away still finds fires that were due inside it.
 const KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
 
-/// The windows of all namespaces, without those that ended long ago.
+/// The windows of all namespaces, except those that had ended [`KEPT_FOR`] before the reading.
 #[derive(Debug, Default)]
 pub(crate) struct MaintenanceBoard {
     last_reading: RwLock<Reading>,
@@ -28,7 +28,7 @@ pub(crate) struct MaintenanceBoard {
 #[derive(Clone, Debug, Default)]
 struct Reading {
     records: Arc<Vec<MaintenanceRecord>>,
-    /// When the reading was requested, by the boot-time clock in microseconds; `None` before the first one.
+    /// When the reading was requested, by the boot-time clock in microseconds; `None` before the first reading.
     asked_at: Option<i64>,
 }
 
@@ -41,7 +41,8 @@ impl MaintenanceBoard {
         Ok(())
     }
 
-    /// The windows to claim fires with. Reads them again if the last reading is too old; `None` if the new reading took too long itself.
+    /// The windows to claim fires with. Reads them again if the last reading is too old; `None` if the new reading itself took longer than
+    /// [`AGE_MAX`].
     pub(crate) async fn fresh_windows(&self, store: &dyn Store, clock: &Clock) -> Result<Option<Windows>, StoreError> {
         if self.windows(clock).is_none() {
             self.read(store, clock).await?;
@@ -67,7 +68,7 @@ impl MaintenanceBoard {
         windows
     }
 
-    /// The windows of a namespace that are open at an instant, or begin within `look_ahead`.
+    /// The windows of a namespace that are open at `now`, or begin within `look_ahead`.
     pub(crate) fn current_and_upcoming(
         &self,
         namespace: NamespaceId,

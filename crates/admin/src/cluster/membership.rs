@@ -1,4 +1,5 @@
-//! Whether this node's lease holds, and until when: by its own boot-time clock, counted from before the renewal was sent.
+//! Whether this node's lease holds, and until when, by the node's own boot-time clock. A lease counts from the moment before its renewal was sent.
+//! Also the list of nodes, and which ended leases this node takes over.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -14,13 +15,13 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use crate::clock::BootClock;
 
-/// Executors that connect within this time after the end of a node's lease still receive its fence. An older trigger cannot be in flight
-/// any more.
+/// Executors that connect within this time after the end of a node's lease still receive the fence of that lease. Later, no trigger that was sent
+/// under the lease can be in flight any more.
 const FENCED_FOR: Duration = Duration::from_secs(3600);
 /// Maximum number of fences in one welcome.
 const FENCE_COUNT_MAX: usize = 1_000;
 
-/// A lease that holds right now.
+/// A lease of this node, with the generator of ids for it.
 #[derive(Clone, Debug)]
 pub(crate) struct HeldLease {
     pub(crate) token: LeaseToken,
@@ -31,14 +32,14 @@ pub(crate) struct HeldLease {
 pub(crate) struct Membership {
     boot: BootClock,
     current_lease: RwLock<HeldLease>,
-    /// The end of the lease, by the boot-time clock, in microseconds.
+    /// The end of the lease, by the boot-time clock, in microseconds; 0 once this node has ended the lease itself.
     lease_until: AtomicI64,
     /// Whether the node has given its lease back: the answer to a renewal in flight must not revive it.
     is_given_back: AtomicBool,
     /// Held by the renewal in progress.
     renewal_lock: Mutex<()>,
     nodes: RwLock<Arc<Vec<Node>>>,
-    /// Whether the database's clock has stepped back since that list was read.
+    /// Whether the database's clock has stepped back since `nodes` was read.
     is_list_outdated: AtomicBool,
     /// Since when this node sees each lease as fenced by another node, by the boot-time clock in microseconds.
     fences_seen: RwLock<HashMap<Fence, i64>>,
@@ -52,14 +53,15 @@ pub(crate) struct Membership {
     cut_off_after: i64,
     /// When the last successful renewal was sent, by the boot-time clock in microseconds.
     renewed_at: AtomicI64,
-    /// When the lease was renewed after the node had been [cut off](Self::was_cut_off_within), by the boot-time clock in microseconds; 0 if it
-    /// never was.
+    /// When the lease was last renewed after the node had been [cut off](Self::was_cut_off_within), by the boot-time clock in microseconds; 0 if
+    /// the node never was.
     cut_off_until: AtomicI64,
-    /// Since when the set of nodes that take jobs is the same, and that set.
+    /// The instant since which the set of nodes that take jobs has been the same, and that set.
     takers: RwLock<(Timestamp, Vec<NodeId>)>,
 }
 
-/// An ended lease: its node, and when it ended. If the node renews the lease after all, or takes another one, that lease has a later end.
+/// An ended lease: its node, and when it ended. If the node renews the lease after all, or takes another lease, the node's new lease has a later
+/// end.
 pub(crate) type EndedLease = (NodeId, Timestamp);
 
 /// An ended lease whose runs this node takes over.
@@ -99,7 +101,7 @@ impl Membership {
         membership
     }
 
-    /// Sets after how long without an answer the node counts as cut off from the database: `length`, or half a lease if that is longer.
+    /// Sets how long the node may be without an answer before it counts as cut off from the database: `length`, or half a lease if that is longer.
     pub(crate) fn cut_off_after(self, length: Duration) -> Self {
         Self { cut_off_after: micros(length).max(self.cut_off_after), ..self }
     }
@@ -116,13 +118,14 @@ impl Membership {
         }
         let usable_micros = i64::try_from(lease.as_micros() * 9 / 10).unwrap_or(0);
         self.lease_until.store(sent_at.saturating_add(usable_micros), Ordering::SeqCst);
-        // If this and [`give_back`](Self::give_back) run concurrently, the second one sees the write of the first.
+        // If [`give_back`](Self::give_back) runs concurrently, either this call sees the flag, or `give_back` overwrites the end that is stored
+        // here.
         if self.is_given_back.load(Ordering::SeqCst) {
             self.end_lease();
         }
     }
 
-    /// Records that a new lease was taken. The one before has ended, perhaps long ago: that counts as a gap.
+    /// Records that a new lease was taken. The lease before it has ended, perhaps long ago, so this counts as a gap.
     pub(crate) fn record_new_lease(&self, token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration) {
         let mut current_lease = self.current_lease.write().unwrap_or_else(PoisonError::into_inner);
         let ids = Arc::new(current_lease.ids.continued_as(ordinal));
@@ -133,14 +136,14 @@ impl Membership {
         self.record_renewal(sent_at, lease);
     }
 
-    /// Whether this is the lease of the node, and the node has not noticed its end.
+    /// Whether this is the newest lease of the node, and the node has not noticed its end.
     pub(crate) fn is_current_lease(&self, token: LeaseToken) -> bool {
         // The order of these reads matters: a new lease stores its token before it sets `lease_until` again.
         let has_ended = self.lease_until.load(Ordering::SeqCst) == 0;
         !has_ended && self.token() == token
     }
 
-    /// Ends the lease for this node.
+    /// Ends the lease in this process; the stored lease does not change.
     pub(crate) fn end_lease(&self) {
         self.lease_until.store(0, Ordering::SeqCst);
     }
@@ -151,7 +154,7 @@ impl Membership {
         (!self.is_given_back.load(Ordering::SeqCst)).then_some(renewal)
     }
 
-    /// Gives the lease back for good. Waits for the renewal in progress first: if it were written later, it would extend the stored lease.
+    /// Gives the lease back for good. Waits for the renewal in progress first: if that renewal were stored later, it would extend the stored lease.
     pub(crate) async fn give_back(&self) {
         let _renewal = self.renewal_lock.lock().await;
         self.is_given_back.store(true, Ordering::SeqCst);
@@ -176,9 +179,9 @@ impl Membership {
         self.held_since.load(Ordering::Acquire)
     }
 
-    /// Whether this node is [cut off](Self::cut_off_after) from the database, or was within the last `length`. Other nodes may have been
-    /// cut off too. They could not store which executors they heard, so the rows show executors as silent for longer than they were. A
-    /// node that is alone knows which executors it heard.
+    /// Whether this node is [cut off](Self::cut_off_after) from the database, or was within the last `length`. If so, other nodes may have been cut
+    /// off too. They could not store which executors they heard, so the rows show executors as silent for longer than the executors were. Always
+    /// false for a node that is alone, because it knows which executors it heard.
     pub(crate) fn was_cut_off_within(&self, length: Duration) -> bool {
         if self.nodes().len() < 2 || mutant::on(Mutant::OldRowsCount) {
             return false;
@@ -207,7 +210,8 @@ impl Membership {
         Arc::clone(&self.nodes.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Records that the open runs of these leases are known here: the jobs of their nodes may be claimed.
+    /// Records that this node has fenced these leases and takes over their open runs: the jobs of their nodes may be claimed. Leases that were
+    /// recorded before are forgotten.
     pub(crate) fn note_adopted(&self, ended_leases: &[EndedLease]) {
         let mut adopted_leases = self.adopted_leases.write().unwrap_or_else(PoisonError::into_inner);
         ended_leases.clone_into(&mut adopted_leases);
@@ -219,8 +223,8 @@ impl Membership {
         ended_leases.iter().all(|ended| adopted_leases.contains(ended))
     }
 
-    /// Stores the list of nodes, and records a change of the nodes that take jobs. After a step back of the clock, the instant of the last
-    /// change may lie ahead; the set then counts as the same since now.
+    /// Stores the list of nodes, and records a change of the nodes that take jobs. After a step back of the clock, the instant of the last change
+    /// may lie ahead; the set then counts as unchanged since `now`.
     pub(crate) fn set_nodes(&self, nodes: Vec<Node>, now: Timestamp) {
         let takers: Vec<NodeId> = nodes.iter().filter(|node| node.takes_jobs(now)).map(|node| node.id).collect();
         let mut recorded_takers = self.takers.write().unwrap_or_else(PoisonError::into_inner);
@@ -242,8 +246,8 @@ impl Membership {
         self.is_list_outdated.store(true, Ordering::Release);
     }
 
-    /// The other homes whose jobs this node may claim if the strategy assigns the jobs to it: the empty home, and dead nodes whose open
-    /// runs are known here. A job that is claimed before its open runs are taken over could run twice at the same time.
+    /// The other homes whose jobs this node may claim if the strategy assigns the jobs to it: the empty home, and dead nodes whose lease is
+    /// [adopted](Self::note_adopted). If a job were claimed before the adoption, it could run twice at the same time.
     pub(crate) fn claimable_homes(&self, now: Timestamp) -> Vec<NodeId> {
         let (own_node, nodes) = (self.token().node, self.nodes());
         if !nodes.iter().any(|node| node.id == own_node && node.takes_jobs(now)) {
@@ -257,7 +261,7 @@ impl Membership {
         std::iter::once(NodeId::new(0)).chain(dead_nodes).collect()
     }
 
-    /// When the next lease of another node ends, as far as is known here.
+    /// The earliest end of another node's lease that holds at `now`, as far as is known here; `None` if no such lease is known.
     pub(crate) fn next_lease_end(&self, now: Timestamp) -> Option<Timestamp> {
         let own_node = self.token().node;
         self.nodes().iter().filter(|node| node.id != own_node && node.is_living(now)).map(|node| node.lease_until).min()
@@ -321,7 +325,7 @@ impl Membership {
         dead_nodes_to_adopt((nodes, &late_fences), self.token().node, now, lease)
     }
 
-    /// Those of these leases that have still ended, as far as is known here: their nodes were not seen to renew them or to take others.
+    /// Keeps the leases that their nodes have neither renewed nor replaced with another lease, as far as is known here.
     pub(crate) fn still_ended(&self, leases: Vec<LeaseToAdopt>, now: Timestamp) -> Vec<LeaseToAdopt> {
         let nodes = self.nodes();
         let has_ended = |to_adopt: &LeaseToAdopt| {
@@ -331,9 +335,9 @@ impl Membership {
         leases.into_iter().filter(has_ended).collect()
     }
 
-    /// Whether [`leases_to_adopt`](Self::leases_to_adopt) has all leases that this node may have fenced. It has none before the first beat, though
-    /// this node may have fenced one before it restarted. After a gap it lacks some, and the answer to a fence may have been lost. After a step
-    /// back of the clock, the list of nodes from before may show a fenced lease as one that still holds.
+    /// Whether [`leases_to_adopt`](Self::leases_to_adopt) returns all leases that this node may have fenced. It returns none before the first beat,
+    /// though this node may have fenced a lease before it restarted. After a gap in this node's lease it leaves out some leases, and the answer to
+    /// a fence may have been lost. After a step back of the clock, an older list of nodes may show a fenced lease as one that still holds.
     pub(crate) fn knows_fenced_leases(&self, now: Timestamp, lease: Duration) -> bool {
         let nodes = self.nodes();
         let dead_nodes = self.dead_nodes_to_adopt(&nodes, now, lease);
@@ -346,14 +350,16 @@ fn micros(length: Duration) -> i64 {
     i64::try_from(length.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The newest ended lease of each node that was alive recently: executors refuse its triggers.
+/// The newest ended lease of each node that was alive recently, for at most [`FENCE_COUNT_MAX`] nodes. Executors refuse the triggers of these
+/// leases.
 pub(crate) fn fences(nodes: &[Node], now: Timestamp) -> Vec<LeaseToken> {
     let recent_nodes: Vec<Node> =
         nodes.iter().filter(|node| node.lease_until + FENCED_FOR > now).take(FENCE_COUNT_MAX).cloned().collect();
     ended_leases(&recent_nodes)
 }
 
-/// The newest ended lease of each node: the node has taken another lease since, or an adopter of its runs has fenced it.
+/// For each node, the newest lease that has ended for good: the node has taken another lease since, or an adopter of its runs has fenced it. Nodes
+/// without such a lease are left out.
 pub(crate) fn ended_leases(nodes: &[Node]) -> Vec<LeaseToken> {
     let has_earlier_lease = |node: &&Node| node.epoch > 1;
     nodes.iter().filter(has_earlier_lease).map(|node| LeaseToken { node: node.id, epoch: node.epoch - 1 }).collect()
@@ -386,10 +392,11 @@ fn dead_nodes_to_adopt(
     nodes.iter().filter(|dead| dead.id != own_node && !dead.is_living(now)).filter_map(to_adopt).collect()
 }
 
-/// The node that has the limits of this dead node: the one that fenced it, or the one that fenced that one, and so on.
+/// The node that has the limits of this dead node: the last node in the chain of its fencer, the fencer of that node, and so on. The dead node
+/// itself if no node has fenced it.
 fn last_fencer<'a>(nodes: &'a [Node], dead: &'a Node) -> &'a Node {
     let mut node = dead;
-    // A chain of fencers is at most as long as the list, and has no circle unless servers of an earlier version wrote it.
+    // A chain of fencers is at most as long as the list, and has no cycle unless servers of an earlier version wrote it.
     for _ in 0..nodes.len() {
         let fenced_by = node.fenced_by.filter(|_| !mutant::on(Mutant::HeirBesideFencer));
         let Some(fencer) = fenced_by.and_then(|id| nodes.iter().find(|other| other.id == id)) else { break };

@@ -1,4 +1,4 @@
-//! The node in its cluster: its lease, and what it takes over from dead nodes.
+//! The node in its cluster: its lease, and the jobs, runs and limits that it takes over from dead nodes.
 
 mod adopt;
 mod beat;

@@ -18,34 +18,36 @@ use crate::background::{Background, TickError};
 use crate::cluster::HeldLease;
 use crate::node::Shared;
 
-/// The moments of each second at which jobs move. By then most runs that were due at the whole second have ended, and the runs of the next
-/// second are not at the dispatcher yet. A job that is busy at the earlier moment may be idle at the later one.
+/// The moments of each second at which jobs move. By then most runs that were due at the whole second have ended, and the runs of the next second
+/// are not at the dispatcher yet. A job that is busy at the earlier moment may be idle at the later moment.
 const MOVE_OFFSETS: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(300)];
-/// How long after one of these moments a round still begins transactions.
+/// How long after its start a round still begins transactions.
 const ROUND_LENGTH_MAX: Duration = Duration::from_millis(100);
-/// Only runs that are due at least this far ahead are handed over: during the transaction, the tick may read a run that is due earlier.
+/// While the node works, only runs that are due at least this far ahead are handed over: during the transaction, the tick may read a run that is
+/// due earlier.
 const DUE_LEAD_MIN: Duration = Duration::from_millis(650);
-/// Only runs that are due at least this long after the start of the transaction are handed over: an earlier run may have been marked.
+/// How long before its instant a run may be marked. While the node works, runs that are due within this time after the start of the transaction are
+/// not handed over.
 const MARK_LEAD_MAX: Duration = Duration::from_millis(250);
-/// Margin that is added to `send_ahead`, the longest time by which a run is sent before its instant: a run that is due within the sum of
-/// both may have been sent.
+/// Margin that is added to `send_ahead`, the longest time by which a run is sent before its instant. A run that is due within the sum of both may
+/// have been sent.
 const SENT_AHEAD_MARGIN: Duration = Duration::from_millis(50);
 const PAGE_LEN: u32 = 2_000;
-/// How many jobs one round examines.
+/// Maximum number of jobs that one round examines.
 const ROUND_JOB_COUNT: usize = 20_000;
-/// How many jobs one transaction moves.
+/// Maximum number of jobs that one transaction moves.
 const BATCH_JOB_COUNT: usize = 200;
-/// How many unsent runs one round reads. A job with open runs beyond these is not moved in this round.
+/// Maximum number of unsent runs that one round reads, rounded up to a page. A job with open runs beyond these is not moved in this round.
 const ROUND_RUN_COUNT: usize = 200_000;
 
-/// Maximum number of rounds that are skipped after a round in which no job could move.
+/// Maximum number of rounds that are skipped after a pass in which no job could move.
 const SKIPPED_ROUND_COUNT_MAX: u32 = 16;
 
 pub(crate) struct MoveLoop {
     shared: Arc<Shared>,
     /// How many rounds are still to be skipped.
     rounds_to_skip: u32,
-    /// How many rounds are skipped after the next round that could move no job.
+    /// How many rounds are skipped after the next pass in which no job can move.
     next_rounds_to_skip: u32,
     pass_progress: PassProgress,
     /// The last pass that left no job misplaced: the nodes among which it distributed the jobs, and the instant of its end.
@@ -55,13 +57,13 @@ pub(crate) struct MoveLoop {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RoundOutcome {
     moved_count: usize,
-    /// How many jobs should move and did not.
+    /// How many jobs should have moved and did not.
     unmoved_count: usize,
-    /// The last job that the round examined, if the node has more jobs.
+    /// The last job that the round examined, if the node may have more jobs.
     continue_after: Option<JobId>,
 }
 
-/// The rounds that look at all jobs of the node, up to [`ROUND_JOB_COUNT`] in each.
+/// The progress of a pass: the rounds that together examine all jobs of the node, up to [`ROUND_JOB_COUNT`] in each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct PassProgress {
     moved_count: usize,
@@ -96,9 +98,9 @@ enum MoveReason {
 /// Which of a node's runs may be handed over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MovableRuns<'a> {
-    /// Those that are due so late that no part of the node has read them yet.
+    /// Runs that are due so late that no part of the node has read them yet.
     NotYetDue,
-    /// All except these, which executors have; used once the node sends nothing any more.
+    /// All runs except these, which executors have or are about to get. Used once the node sends nothing any more.
     AllBut(&'a HashSet<RunId>),
 }
 
@@ -164,17 +166,17 @@ impl MoveLoop {
         Ok(u64::try_from(round.moved_count).unwrap_or(u64::MAX))
     }
 
-    /// The reason for moving jobs now; `None` if no job is to move. Jobs are redistributed only once the nodes have been the same for two
-    /// leases, so that a node that restarts moves nothing. If the strategy counts recent fires, which change, jobs are redistributed from time
-    /// to time even among the same nodes.
+    /// The reason for moving jobs now; `None` if no job is to move. Jobs are redistributed only once the nodes have been the same for two leases,
+    /// so that the restart of a node moves no job. If the strategy counts recent fires, which change, jobs are redistributed once in each
+    /// [`HALF_LIFE`] even among the same nodes.
     fn move_reason(&self, now: Timestamp) -> Option<MoveReason> {
         let membership = &self.shared.membership;
         if membership.switch() != Switch::Active {
             return Some(MoveReason::Leaves);
         }
         let is_stable = membership.takers_unchanged_for(now) >= self.shared.config.lease * 2;
-        let (strategy, (movers, at)) = (self.shared.config.claim_strategy, &self.last_complete_pass);
-        let needs_new_pass = takers(&membership.node_shares(now)) != *movers
+        let (strategy, (pass_nodes, at)) = (self.shared.config.claim_strategy, &self.last_complete_pass);
+        let needs_new_pass = takers(&membership.node_shares(now)) != *pass_nodes
             || strategy.depends_on_load() && now.since(*at) >= HALF_LIFE;
         (strategy.rebalances() && is_stable && needs_new_pass).then_some(MoveReason::Shares)
     }
@@ -189,7 +191,7 @@ fn takers(node_shares: &[NodeShare]) -> Vec<NodeId> {
     node_shares.iter().map(|node_share| node_share.node).collect()
 }
 
-/// Hands over all jobs that may move now. Returns the number of jobs that should move and did not.
+/// Hands over all jobs that may move now. Returns the number of jobs that should have moved and did not.
 pub(crate) async fn hand_over_movable_jobs(
     shared: &Shared,
     lease: &HeldLease,
@@ -254,7 +256,7 @@ async fn move_next_jobs(
     for batch in misplaced_jobs.chunks(BATCH_JOB_COUNT) {
         moved_count += hand_over_jobs(shared, lease, batch, &mut unsent_runs, movable).await?;
         if matches!(movable, MovableRuns::NotYetDue) && shared.clock.now() > now + ROUND_LENGTH_MAX {
-            // Runs that were not due yet may be by now: the other jobs go in the next round.
+            // Runs that were not due yet may be due by now, so the remaining jobs move in the next round.
             break;
         }
     }
@@ -292,14 +294,14 @@ async fn hand_over_jobs(
         MovableRuns::AllBut(_) => Timestamp::EPOCH,
     };
     let move_result = shared.store.move_jobs(lease.token, &home_moves, not_before).await;
-    // If the answer was lost, it is not known which jobs moved: runs that stayed are found as strays.
+    // If the answer was lost, this node does not know which jobs moved. Runs that stayed are found as strays.
     let move_result = move_result?;
     let moved_runs: HashSet<RunId> = move_result.runs.iter().copied().collect();
     shared.departing.cancel_handover(runs.into_iter().map(|(run, _)| run).filter(|run| !moved_runs.contains(run)));
     Ok(move_result.jobs.len())
 }
 
-/// Reads the loads from the store: the nodes' reports are some seconds old, and lack the jobs that were handed over since.
+/// Reads the loads from the store, because the nodes' reports are some seconds old and lack the jobs that were handed over since.
 async fn count_loads(shared: &Shared, node_shares: &mut [NodeShare], now: Timestamp) -> Result<(), StoreError> {
     let loads = shared.store.home_loads(&takers(node_shares), now).await?;
     for node_share in node_shares {
@@ -310,7 +312,7 @@ async fn count_loads(shared: &Shared, node_shares: &mut [NodeShare], now: Timest
     Ok(())
 }
 
-/// The jobs of a home after `after_job`, in the order of their ids, and the last of them if there may be more.
+/// The jobs of a home after `after_job`, in the order of their ids, up to [`ROUND_JOB_COUNT`]; and the last of them if there may be more.
 async fn read_jobs_at_home(
     shared: &Shared,
     home: NodeId,

@@ -1,4 +1,4 @@
-//! How orphans are grouped: jobs into the batches in which they are taken over, and adopted runs by whether an executor may have them.
+//! Groups orphaned jobs into the batches in which they are taken over, and adopted runs by whether an executor may have them.
 
 use rondel_core::{JobId, Run, RunStatus};
 use rondel_store::ledger::{Adopted, OrphanedJob};

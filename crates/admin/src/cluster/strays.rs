@@ -1,6 +1,6 @@
-//! Strays: open runs of this node that are not in its memory, because the answer to their claim was lost, another server stored them in
-//! this server's name, or they were dropped with a lease. Each look reads only a few pages of keys and starts where the last look ended, so
-//! that every run is reached, however many wait in memory.
+//! Strays: open runs of this node that are not in its memory, because the answer to their claim was lost, another server stored them in this
+//! server's name, or they were dropped with a lease. Each look reads only a few pages of keys and starts where the last look ended, so that every
+//! run is reached, however many runs wait in memory.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ impl Sweep {
         self.position == SWEEP_START
     }
 
-    /// The runs of the next pages that are not in memory. Runs that were due before `due_from` are left out.
+    /// The ids of runs on the next pages that are not in memory, and are due from `due_from` on and before `due_before`.
     async fn missing_runs(
         &mut self,
         shared: &Shared,
@@ -66,7 +66,7 @@ impl Sweep {
         Ok(missing_ids)
     }
 
-    /// The rows of the runs of the next pages that are not in memory.
+    /// The rows of runs on the next pages that are not in memory, unless their status or their owner has changed since the page was read.
     pub(super) async fn missing_rows(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
         let missing_ids = self.missing_runs(shared, token, (Timestamp::EPOCH, Timestamp::MAX)).await?;
         let mut runs = shared.store.runs(&missing_ids).await?;
@@ -94,7 +94,7 @@ impl Strays {
         }
     }
 
-    /// Own pending runs that are overdue and not in memory.
+    /// Own pending runs, on the next pages of both sweeps, that are overdue and not in memory.
     pub(super) async fn overdue_runs(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
         let due_before = shared.clock.now() - STRAY_AFTER;
         let recent_range = (due_before - shared.config.stray_recent, due_before);
@@ -121,8 +121,8 @@ impl Strays {
         !self.running_sweep.is_at_start()
     }
 
-    /// Own running runs that are not in memory. If a run has ended since its key was read, it left the memory only after its end was durable,
-    /// so its row shows the end.
+    /// Own running runs, on the next pages, that are not in memory. If a run has ended since its key was read, it left the memory only after its
+    /// end was durable, so its row shows the end.
     pub(super) async fn running_runs(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
         let range = (Timestamp::EPOCH, Timestamp::MAX);
         let missing_ids = shared.awaiting.missing_runs(self.running_sweep.missing_runs(shared, token, range).await?);

@@ -16,7 +16,7 @@ pub(crate) struct SwitchBoard {
 }
 
 impl SwitchBoard {
-    /// Stores the switches that were read. Returns whether they differ from the previous ones, or are the first ones.
+    /// Stores the switches that were read. Returns whether they differ from the previous switches, or are the first that were read.
     pub(crate) fn set(&self, switches: Switches) -> bool {
         let mut current_switches = self.switches.write().unwrap_or_else(PoisonError::into_inner);
         let is_new = *current_switches != switches || !self.is_known();

@@ -17,18 +17,18 @@ pub(crate) struct ActiveRun {
     pub(crate) ready: ReadyRun,
     pub(crate) executor: ExecutorId,
     pub(crate) executor_name: String,
-    /// When the run was sent; until then, when its executor was chosen. A mark that is written before the send has the latter instant.
+    /// When the run was sent; until then, when its executor was chosen. A mark is written before the send, so it has the instant of the choice.
     pub(crate) sent_or_chosen_at: Timestamp,
-    /// The number of the trigger that was sent last.
+    /// The number of the run's last trigger; 0 if no trigger was sent.
     pub(crate) trigger_number: i64,
     /// When this server last looked at the run's row.
     pub(crate) row_checked_at: Timestamp,
     pub(crate) phase: Phase,
     /// When its handler began; `None` if no start has been reported.
     pub(crate) began_at: Option<Timestamp>,
-    /// Whether the executor has accepted the run and is named in its row, or in a queued step that writes the row.
+    /// Whether the run's row names the executor, or a queued step will write the name there.
     pub(crate) row_names_executor: bool,
-    /// How many heartbeats had arrived on the stream when the run was sent; `None` once the executor has answered.
+    /// How many heartbeats had arrived on the stream when the run was sent; `None` before the send, and once the executor has answered.
     pub(crate) beats_at_send: Option<u64>,
     /// Why the server gave the run up; `None` if it did not. If the result lane has no room for the end that follows, the next round gives
     /// the run up again for this reason. Cleared when the executor lists the run again.
@@ -77,7 +77,8 @@ impl ActiveRun {
         self.began_at.get_or_insert(not_before_due(at, self.ready.run.due_at, now));
     }
 
-    /// Handles a step back of the clock to `now`: neither its send nor the last look at its row is later than `now`.
+    /// Handles a step back of the clock to `now`: moves the instants of the run's send and of the last look at its row back to `now` if they are
+    /// later.
     pub(crate) fn step_back(&mut self, now: Timestamp) {
         self.sent_or_chosen_at = now.min(self.sent_or_chosen_at);
         self.row_checked_at = now.min(self.row_checked_at);
@@ -95,7 +96,7 @@ impl ActiveRun {
         }
     }
 
-    /// Whether it was sent and its executor has not answered.
+    /// Whether the run was sent and its executor has not answered.
     pub(crate) fn is_unanswered(&self) -> bool {
         self.phase == Phase::Sent && self.beats_at_send.is_some()
     }
@@ -112,18 +113,18 @@ pub(crate) enum Phase {
     Sent,
     /// Sent, and noted as running: its handler has begun.
     Noted,
-    /// The server gave it up, and that end is being stored. A result may still come first.
+    /// The server gave the run up, and that end is being stored. A result of the executor may still be stored first.
     Ending,
-    /// Its result is being stored; the same result again changes nothing.
+    /// Its result is being stored; if the same result arrives again, it changes nothing.
     Settling,
 }
 
 /// How far the clocks of two servers may differ in normal operation. Both follow the database's clock, as exactly as its response time allows.
 const CLOCK_SLACK: Duration = Duration::from_millis(200);
 
-/// Limits a reported instant of an attempt to the time from `due_at` to `now`. The executor's clock may be wrong, and the clock of the server
-/// that sent the attempt may be slightly ahead of this server's. If this server's clock has stepped back, so that `due_at` is later than
-/// `now`, the result is `now`.
+/// Limits a reported instant of an attempt to the time from `due_at` to `now`. The executor's clock may be wrong, and the clock of the server that
+/// sent the attempt may be slightly ahead of this server's. If `due_at` is later than `now` by at most [`CLOCK_SLACK`], the result is `due_at`. If
+/// it is later by more, this server's clock has stepped back, and the result is `now`.
 pub(crate) fn not_before_due(at: Timestamp, due_at: Timestamp, now: Timestamp) -> Timestamp {
     let earliest = if due_at <= now + CLOCK_SLACK { due_at } else { now };
     at.min(now).max(earliest)

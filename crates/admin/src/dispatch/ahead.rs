@@ -36,7 +36,7 @@ fn is_decision_final(ready: &ReadyRun) -> bool {
     keeps_order && is_free && is_sent && !ready.is_marked_first()
 }
 
-/// Whether the run may be sent ahead, whichever executor the router chooses: each of them starts runs on time and has spare slots. A quarter
+/// Whether the run may be sent ahead, whichever executor the router chooses: each fit executor starts runs on time and has spare slots. A quarter
 /// of the slots is reserved for runs that arrive before the instant.
 pub(super) fn may_go_to_any_fit(d: &Decision<'_>, ready: &ReadyRun) -> bool {
     d.state.executors.all_fit_satisfy(ready, |online| is_within_lead(d, online, ready) && online.has_spare_slots(d.now))
@@ -47,7 +47,8 @@ pub(super) fn may_leave(d: &Decision<'_>, online: &ConnectedExecutor, ready: &Re
     is_decision_final(ready) && is_within_lead(d, online, ready)
 }
 
-/// The lease has to hold at the instant: rows that are due after the end of a lease count as never sent under it.
+/// Whether the executor takes the trigger this early, and the lease holds at the run's instant. Rows that are due after the end of a lease count as
+/// never sent under that lease.
 fn is_within_lead(d: &Decision<'_>, online: &ConnectedExecutor, ready: &ReadyRun) -> bool {
     let due_at = ready.run.due_at;
     let is_under_lease = due_at < d.facts.lease_until || mutant::on(Mutant::AheadOfTheLease);

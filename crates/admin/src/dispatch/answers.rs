@@ -15,11 +15,11 @@ use super::runs::WaitingRun;
 /// Maximum number of jobs in one question.
 const QUESTION_JOBS: usize = 1_000;
 
-/// Sends the questions that were asked since the last flush.
+/// Sends the questions that were queued since the last flush.
 pub(super) fn flush_questions(d: &mut Decision<'_>) {
     let now = d.now;
     for (executor, number, jobs) in d.state.probes.take_questions(QUESTION_JOBS, now) {
-        // An executor that is not connected any more cannot be asked, and counts as one that does not answer.
+        // An executor that is not connected any more cannot be asked, and counts as an executor that does not answer.
         if let Some(online) = d.state.executors.get(executor) {
             let job_ids = jobs.into_iter().map(JobId::get).collect();
             let body = v1::server_message::Body::Probes(v1::Probes { probe_id: number, job_ids });
@@ -54,7 +54,7 @@ fn route_probed_runs(d: &mut Decision<'_>, job: JobId) {
     let now = d.now;
     let (mut chosen_executors, mut waiting_probes) = (Vec::new(), Vec::new());
     for mut probe in d.state.probes.take(job, &mut d.state.runs) {
-        // An executor that got a run of the job just now is not free for the next one.
+        // An executor that has just got a run of the job is not free for the next run.
         chosen_executors.iter().for_each(|executor| probe.answers.record_taken(*executor));
         match choose(d, &probe, probe.answers.answer_deadline <= now) {
             RouteDecision::Executor(id, name, trace) => {

@@ -14,7 +14,7 @@ pub(super) fn assign(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId
     let Some(ready) = turns::admit(d, ready, executor) else { return };
     let (run, attempt) = (ready.run.id, ready.run.attempt);
     if d.state.runs.active(run).is_some_and(|before| before.ready.run.attempt < attempt) {
-        // The previous attempt has ended at another server, and this one has not read that yet.
+        // The previous attempt has ended at another server, and this server has not read that yet.
         ends::remove_from_executor(d, run);
         d.state.deadlines.forget(run);
     }
@@ -34,7 +34,7 @@ pub(super) fn assign(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId
     d.state.runs.put_active(active);
 }
 
-/// Whether its trigger may leave now: its instant has come, or the executor starts it on time.
+/// Whether the run's trigger may be sent now: its instant has come, or the executor takes the trigger ahead and starts the run on time.
 fn may_be_sent(d: &Decision<'_>, executor: ExecutorId, ready: &ReadyRun) -> bool {
     ready.run.due_at <= d.now
         || d.state.executors.get(executor).is_some_and(|online| ahead::may_leave(d, online, ready))

@@ -93,7 +93,7 @@ impl<'a> Decision<'a> {
         is_ready && self.state.recovery.begun_lease == Some(self.facts.token)
     }
 
-    /// Whether runs may be sent and placed.
+    /// Whether runs may be placed and sent: the lease holds.
     pub(super) fn may_send(&self) -> bool {
         self.facts.lease_holds || mutant::on(Mutant::NoLeaseCheckBeforeSend)
     }

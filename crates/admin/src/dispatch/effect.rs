@@ -1,4 +1,5 @@
-//! Effects: what a decision asks the loop to do. The loop performs them in order; an effect that finds a full queue comes back as an event.
+//! Effects: the actions that a decision asks the loop to perform, in this order. If a queue has no room for a step, an end or triggers, an event
+//! reports that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +45,7 @@ pub(crate) enum Effect {
     ForgetUnderLease(Vec<(RunId, LeaseToken)>),
     /// Record that these runs await their children; they keep their places at their gates.
     Await(Vec<(JobId, RunId)>),
-    /// Forget which runs await their children, except those that executors have: their places at their gates are dropped.
+    /// Forget the runs that await their children and that no executor has, because their places at their gates are dropped.
     ForgetAwaiting,
     /// Another node has taken over runs of this lease: nothing may be sent under it any more.
     EndLease,
@@ -85,7 +86,7 @@ impl Effect {
 pub(crate) struct Submission {
     pub(crate) attempt_end: AttemptEnd,
     pub(crate) counted_run: CountedRun,
-    /// The stream of the executor that reported it; `None` if the server decided the end.
+    /// The stream of the executor that reported the end; `None` if the server decided it.
     pub(crate) reply_to: Option<SessionHandle>,
     /// The phase to restore if the lane is full; `None` if no executor has the run.
     pub(crate) phase_before: Option<Phase>,

@@ -10,7 +10,7 @@ use super::effect::Submission;
 use super::ready::{ReadyRun, end_of_unsent};
 use crate::metrics::CountedRun;
 
-/// Removes a run from its executor. Frees the slot, unless the end of the run has freed it already.
+/// Removes a run from its executor, and frees the slot, unless the end of the run has freed it already. `None` if no executor has the run.
 pub(super) fn remove_from_executor(d: &mut Decision<'_>, run: RunId) -> Option<ActiveRun> {
     let active = d.state.runs.take_active(run)?;
     d.state.outbox.not_yet_due.remove(&(active.ready.run.due_at, run));
@@ -20,8 +20,8 @@ pub(super) fn remove_from_executor(d: &mut Decision<'_>, run: RunId) -> Option<A
     Some(active)
 }
 
-/// Removes a run from an executor that did not get it, or refused it. Frees the slot, but the executor has no more room than before: if it is
-/// full, its pause continues.
+/// Removes a run from an executor that did not get the run, or refused it. Frees the slot, but keeps the executor's pause if it reported that it
+/// was full.
 pub(super) fn take_back(d: &mut Decision<'_>, run: RunId) -> Option<ActiveRun> {
     let executor = d.state.runs.active(run)?.executor;
     let full_until = d.state.executors.get(executor).and_then(|online| online.full_until);

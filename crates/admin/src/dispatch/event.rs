@@ -25,7 +25,7 @@ pub(crate) trait ExecutorStream: fmt::Debug + Send + Sync {
     /// Puts a message on the stream; false if there is no room.
     fn send(&self, body: Body) -> bool;
 
-    /// Ends the stream. The executor opens another one, or has done so.
+    /// Ends the stream. The executor opens another stream, or has already opened it.
     fn end(&self);
 
     /// Whether [`end`](Self::end) was called.
@@ -36,21 +36,21 @@ pub(crate) trait ExecutorStream: fmt::Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub(crate) struct SessionHandle {
     pub(crate) executor: ExecutorId,
-    /// Rises with each stream that is opened to this process.
+    /// The number of the stream in this process; it rises with each stream that is opened.
     pub(crate) number: u64,
-    /// The number of the stream's hello among all that its executor has sent; 0 if the executor does not count them.
+    /// The number of the stream's hello among all hellos that its executor has sent; 0 if the executor does not count them.
     pub(crate) hello_number: u64,
     pub(crate) stream: Arc<dyn ExecutorStream>,
 }
 
 impl SessionHandle {
-    /// Puts a message on the stream if there is room. A message that does not fit counts as lost in transit: the protocol repeats what
-    /// matters.
+    /// Puts a message on the stream; false if there is no room. A message that does not fit counts as lost in transit: the protocol repeats
+    /// messages that must arrive.
     pub(crate) fn send(&self, body: Body) -> bool {
         self.stream.send(body)
     }
 
-    /// Whether this stream is newer than another one of the same executor. Only the executor knows the order in which it opened its streams: a
+    /// Whether this stream is newer than another stream of the same executor. Only the executor knows the order in which it opened its streams: a
     /// server that was suspended may accept them in any order.
     pub(crate) fn is_newer_than(&self, other: &Self) -> bool {
         (self.hello_number, self.number) > (other.hello_number, other.number)
@@ -92,13 +92,13 @@ pub(crate) struct Report {
 /// An executor's answer to a fence.
 #[derive(Clone, Debug)]
 pub(crate) struct FenceAnswer {
-    /// The newest of the node's leases whose triggers the executor refuses.
+    /// The newest lease of the fenced node whose triggers the executor refuses.
     pub(crate) lease: LeaseToken,
     /// All attempts that the executor had when it answered, from any node.
     pub(crate) held_runs: HashSet<(RunId, i32)>,
-    /// Attempts whose results no server had acknowledged by then.
+    /// Attempts whose results no server had acknowledged when it answered.
     pub(crate) finished_runs: HashSet<(RunId, i32)>,
-    /// Which of the held attempts had begun then.
+    /// Which of the held attempts had begun when it answered.
     pub(crate) starts: StartReports,
 }
 
@@ -126,7 +126,8 @@ pub(crate) struct IncomingResult {
 }
 
 impl IncomingResult {
-    /// Converts the result to the end of an attempt of this run. Reported instants before the attempt was due are replaced.
+    /// Converts the result to the end of an attempt of this run. Limits the reported instants to the time in which the attempt can have run, by
+    /// [`not_before_due`].
     pub(crate) fn into_attempt_end(
         self,
         run: &Run,
@@ -166,7 +167,7 @@ pub(crate) enum Reply {
     Accepted,
     /// The handler began.
     Started(Start),
-    /// The number of the refused trigger; `None` if the executor hands the run back.
+    /// Why the executor refuses the run, and the number of the refused trigger; `None` if the executor hands the run back.
     Refused(v1::RefusedWhy, Option<i64>),
 }
 
@@ -181,9 +182,10 @@ pub(crate) enum Event {
     Ready(Vec<ReadyRun>),
     /// An executor opened a stream.
     Joined(SessionHandle, OnlineExecutor, Report),
-    /// The executor of this stream may also report runs of processes that were stored after its hello was read: its whole lineage.
+    /// The whole lineage of this stream's executor, because a process in it was stored after the hello was read. The executor may also report the
+    /// runs of that process.
     LineageGrew(SessionHandle, Arc<[ExecutorId]>),
-    /// A stream ended. Once this is answered, nothing is sent on it.
+    /// The stream of an executor with this number ended. Once this event is answered, nothing is sent on the stream.
     StreamEnded(ExecutorId, u64, Responder<()>),
     /// An executor has shut down in order: it has no runs.
     ExecutorShutDown(ExecutorId),
@@ -216,17 +218,18 @@ pub(crate) enum Event {
     Expanded(Box<Run>, Shards),
     /// Runs that were to be marked before they are sent, and those of them that the store has marked.
     Marked(Vec<(RunId, i32)>, Vec<RunId>),
-    /// Runs of ended leases that may have been sent; the sessions of executors that may have got them; and all ended leases.
+    /// Runs of ended leases that may have been sent; the sessions of executors that may have got them; and the ended leases under which they may
+    /// have been sent.
     RollCall(Vec<RollCallRun>, Vec<Session>, Vec<LeaseToken>),
     /// Runs that were taken over under this lease, which ended before their roll call could begin.
     RollCallDropped(LeaseToken, Vec<RunId>),
-    /// Open runs of an ended lease which no executor has in hand: those that have a place at their job's gate keep it.
+    /// Open runs of an ended lease that no executor has in hand. Those that have begun get back their places at their job's gate.
     Restored(Vec<ReadyRun>),
     /// This lease was taken. The runs that were open before are still to be taken over, job by job; the tick holds back due runs of those
     /// jobs.
     LeaseBegun(LeaseToken),
-    /// The open runs of these jobs are about to be taken over; the events with these runs follow. Without jobs: those of leases that are
-    /// about to be fenced, whose jobs are not known yet.
+    /// The open runs of these jobs are about to be taken over; the events with these runs follow. If the list is empty, leases are about to be
+    /// fenced, or may have been, and it is not known yet which jobs have runs under them.
     Adopting(Vec<JobId>),
     /// The open runs of these jobs are known.
     AdoptedJobs(Vec<JobId>),
@@ -236,13 +239,13 @@ pub(crate) enum Event {
     Cancels(Vec<(RunId, String)>),
     /// Runs that are to end unless an executor has them, each with the reason: its job was paused or deleted.
     Drops(Vec<(RunId, Reason)>),
-    /// Runs that were durably asked to make room for a later one, and the cancel requests to deliver.
+    /// Runs that were durably asked to make room for a later run, and the cancel requests to deliver.
     Covered(Vec<RunId>, Vec<(RunId, String)>),
     /// Servers without a stream to these executors ask which runs the executors have.
     FencesAsked(Vec<FenceRequest>),
-    /// Executors' answers that other servers have stored for this one.
+    /// Executors' answers that other servers have stored for this server.
     FencesRelayed(Vec<RelayedAnswer>),
-    /// The home of each limit, the node that counts its runs, as read under this lease.
+    /// The home of each limit, as read under this lease: the node that counts the runs of the limit.
     LimitHomes(LeaseToken, Vec<(LimitName, NodeId)>),
     /// This node is to keep no jobs: it gives away the limits that it counts. Repeated with each beat.
     GiveLimits,
@@ -266,7 +269,7 @@ pub(crate) enum Event {
     StopApps(Vec<AppId>),
     /// This node is stopped: executors are to connect to other nodes. Repeated with each beat.
     Dismiss,
-    /// Send nothing more; answer when nothing is in flight.
+    /// Send nothing more, announce this grace to the executors, and answer when nothing is in flight.
     Drain(Responder<()>, Duration),
     /// The instant of a run has come, or a wait has ended.
     Wake,
@@ -306,7 +309,7 @@ pub(crate) struct Shards {
 pub(crate) struct SettledAttempt {
     pub(crate) run: RunId,
     pub(crate) attempt: i32,
-    /// The lease of the server that decided the end; `None` if an executor reported it.
+    /// The lease of the server that decided the end; `None` if an executor reported the end.
     pub(crate) owner: Option<LeaseToken>,
     pub(crate) end_outcome: EndOutcome,
 }

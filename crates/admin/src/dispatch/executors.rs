@@ -36,7 +36,7 @@ pub(crate) struct ConnectedExecutor {
     /// Whether it takes any handler.
     takes_any_handler: bool,
     slots: usize,
-    /// How many runs of this node it may have at once: a little more than its slots.
+    /// Maximum number of runs of this node that it may have at once, a little more than its slots.
     run_count_max: usize,
     /// How long before a run's instant it takes the trigger; zero if it starts each run immediately.
     pub(crate) ahead_max: Duration,
@@ -84,7 +84,7 @@ impl ConnectedExecutor {
         self.is_allowed_for(&ready.run) && self.has_handler(job) && job.select.admits(&self.given_name, &self.labels)
     }
 
-    /// Whether the run's caller named this executor, or none.
+    /// Whether the run's caller named this executor, or no executor.
     pub(crate) fn is_allowed_for(&self, run: &Run) -> bool {
         let only_executor = run.only_executor.as_deref();
         only_executor.is_none_or(|only| only == self.given_name) || mutant::on(Mutant::ChosenIsIgnored)
@@ -105,7 +105,7 @@ impl ConnectedExecutor {
         self.is_draining = true;
     }
 
-    /// Why it takes no run of the job now.
+    /// Why it takes no run of the job now; `None` if it may take one.
     fn obstacle(&self, job: &Job, now: Timestamp) -> Option<Obstacle> {
         let unmet_condition = job.select.unmet_condition(&self.given_name, &self.labels);
         let (kind, condition) = match (self.has_handler(job), unmet_condition, self.refusal(now)) {
@@ -124,7 +124,7 @@ impl ConnectedExecutor {
         Some(Obstacle { executor: self.name.clone(), kind, condition })
     }
 
-    /// Why it takes no run now.
+    /// Why it takes no run now; `None` if it may take one.
     fn refusal(&self, now: Timestamp) -> Option<Refusal> {
         match self.switch {
             Switch::Draining => return Some(Refusal::Draining),
@@ -153,7 +153,7 @@ impl ConnectedExecutor {
     }
 }
 
-/// Separates a shared name from its distinguishing suffix; no name contains it.
+/// Separates a shared name from its distinguishing suffix; no name that an executor gives itself contains it.
 const NAME_SEPARATOR: char = '~';
 
 /// Whether an executor with this obstacle is fit for the run but cannot take it now.
@@ -191,7 +191,7 @@ pub(crate) struct Executors {
     last_heard_at: BTreeMap<ExecutorId, Timestamp>,
     /// Executors that no node has heard for too long.
     lost_executors: BTreeMap<ExecutorId, LostExecutor>,
-    /// The number of the newest hello of each of these executors, also after its stream has ended.
+    /// The number of the newest hello of each executor in the maps above, also after its stream has ended.
     newest_hellos: BTreeMap<ExecutorId, u64>,
     pub(crate) silences: Silences,
     /// The revision of the switches that was applied last.
@@ -213,8 +213,8 @@ impl Executors {
         self.last_heard_at.remove(&id);
         self.lost_executors.remove(&id);
         self.newest_hellos.insert(id, session.hello_number);
-        if let Some(earlier_session) = self.online_executors.remove(&id) {
-            self.unlist(&earlier_session);
+        if let Some(earlier_entry) = self.online_executors.remove(&id) {
+            self.unlist(&earlier_entry);
         }
         self.by_app.entry(executor.app).or_default().insert((executor.name.clone(), id), ());
         let slots = usize::try_from(executor.slots).unwrap_or(usize::MAX);
@@ -301,13 +301,13 @@ impl Executors {
         self.online_executors.values()
     }
 
-    /// The connected executor of the app that proved that `id` is its predecessor.
+    /// The connected executor of the app that has proved to be the successor of `id`; `None` if there is none.
     pub(crate) fn successor(&self, app: AppId, id: ExecutorId) -> Option<&ConnectedExecutor> {
         self.executors_in_app(app).find(|online| online.report.predecessor == Some(id))
     }
 
-    /// Watches an executor that another node heard at `at`, until it connects here or is lost. If it counts as lost, and was heard since then,
-    /// it is not lost any more.
+    /// Watches an executor that another node heard at `at`, until it connects here or is lost. If it counts as lost, and `at` is later than the
+    /// instant at which it was last heard, it is not lost any more.
     pub(crate) fn watch(&mut self, id: ExecutorId, at: Timestamp) {
         if self.lost_executors.get(&id).is_some_and(|lost| lost.heard_at < at) {
             self.lost_executors.remove(&id);
@@ -328,8 +328,8 @@ impl Executors {
         self.last_heard_at.get(&id).is_some_and(|at| *at < heard_before)
     }
 
-    /// Records that no node has heard the executor for too long. If it was last heard earlier than `stopped_before`, it has stopped even the
-    /// runs that continue in silence. False if the executor has connected meanwhile.
+    /// Records that no node has heard the executor for too long. If it was last heard earlier than `stopped_before`, it has stopped even the runs
+    /// that continue in silence. False if the executor has connected meanwhile, or was lost before.
     pub(crate) fn record_loss(&mut self, id: ExecutorId, now: Timestamp, stopped_before: Timestamp) -> bool {
         self.lost_executors.retain(|_, lost| lost.lost_at + LOST_KEPT_FOR > now);
         let Some(heard_at) = self.last_heard_at.remove(&id) else { return false };
@@ -373,21 +373,21 @@ impl Executors {
         self.lost_executors.contains_key(&id)
     }
 
-    /// Ends the pauses of executors that reported themselves full. Executors that are away count as heard now at the latest: otherwise a dead
-    /// one would not be lost before the clock has caught up.
+    /// Ends the pauses of executors that reported themselves full. Executors without a stream count as heard at `now` if a later instant is
+    /// recorded for them: otherwise a dead executor would not be lost before the clock has caught up.
     pub(crate) fn step_back(&mut self, now: Timestamp) {
         self.online_executors.values_mut().for_each(|online| online.full_until = None);
         self.last_heard_at.values_mut().for_each(|at| *at = now.min(*at));
     }
 
-    /// The connected executor whose hello lists this attempt.
+    /// The connected executor whose hello lists this attempt; `None` if there is none.
     pub(crate) fn reporter_of(&self, run: &Run) -> Option<ExecutorId> {
         let is_listed = |online: &&ConnectedExecutor| online.report.held_runs.contains(&(run.id, run.attempt));
         self.executors_in_app(run.app).find(is_listed).map(|online| online.session.executor)
     }
 
-    /// Records an executor's answer to a fence; false if the answer came on a stream that is not the newest. An answer that comes again may be
-    /// older than the one that was recorded last, so it does not change which runs the executor has.
+    /// Records an executor's answer to a fence; false if the answer came on a stream that is not the newest. A repeated answer may be older than
+    /// the answer that was recorded last, so it does not change which runs the executor has.
     pub(crate) fn record_fence_answer(&mut self, id: ExecutorId, session_number: u64, answer: FenceAnswer) -> bool {
         let Some(online) = self.online_executors.get_mut(&id).filter(|online| online.session.number == session_number)
         else {
@@ -423,8 +423,8 @@ impl Executors {
             && self.executors_in_app(ready.run.app).any(|online| online.is_fit(ready))
     }
 
-    /// Why each online executor of the run's app does not take the run now; executors that are fit for the run come first. If the caller named
-    /// an executor, only that one is listed.
+    /// Why each online executor of the run's app does not take the run now; executors that are fit for the run come first. If the caller named an
+    /// executor, only executors with that name are listed, or the name as offline.
     pub(crate) fn obstacles(&self, ready: &ReadyRun, now: Timestamp) -> Vec<Obstacle> {
         let obstacle = |online: &ConnectedExecutor| {
             let is_silent = self.is_silent(online) && online.is_fit(ready) && online.takes_new();
@@ -454,7 +454,7 @@ impl Executors {
         self.silences.of(online.session.executor).is_some()
     }
 
-    /// A heartbeat of an executor: how many runs it has, from all nodes.
+    /// Records a heartbeat of an executor, which has `active` runs from all nodes.
     pub(crate) fn record_beat(&mut self, id: ExecutorId, active: usize, now: Timestamp) {
         if let Some(online) = self.online_executors.get_mut(&id) {
             online.runs_of_other_nodes = active.saturating_sub(online.in_flight);

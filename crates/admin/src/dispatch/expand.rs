@@ -20,8 +20,8 @@ pub(super) fn expand_again(d: &mut Decision<'_>) {
     }
 }
 
-/// Handles the result of storing a broadcast's shards. The shards take their places at the gate before the broadcast's row gives up its own,
-/// so that no other run of the job can pass in between. The periodic queries find shards that another node wrote, or that were written under
+/// Handles the result of storing a broadcast's shards. The shards take their places at the gate before the broadcast's row gives up its own place,
+/// so that no other run of the job can start in between. The periodic queries find shards that another node wrote, or that were written under
 /// another lease.
 pub(super) fn on_expanded(d: &mut Decision<'_>, row: &Run, shards: Shards) {
     let Shards { requested_shards, open_shards } = shards;

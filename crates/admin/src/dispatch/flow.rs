@@ -20,8 +20,8 @@ use super::{ahead, assign, place, shadow, switches, waits};
 /// Maximum number of jobs without a gate that are remembered.
 const UNGATED_COUNT_MAX: usize = 100_000;
 
-/// Releases every run whose instant has come, or that may be sent or marked ahead of its instant. Releases none before the runs that were
-/// open when the lease was taken are [known](Decision::knows_open_runs).
+/// Releases every run whose instant has come, or that may be sent or marked ahead of its instant. Releases no run until the runs that were open
+/// when the lease was taken are [known](Decision::knows_open_runs).
 pub(super) fn release(d: &mut Decision<'_>) {
     let now = d.now;
     if !d.knows_open_runs() {
@@ -42,7 +42,7 @@ fn handle_timer(d: &mut Decision<'_>, ready: ReadyRun, timer: Timer) {
     let now = d.now;
     let due_at = ready.run.due_at;
     let is_held_back = is_being_adopted(d, &ready);
-    // The adoption may take longer than the handover of a run is remembered.
+    // A held-back run that was handed over is forgotten now, because the adoption may take longer than the handover is remembered.
     if timer.is_outdated(due_at, now, d.facts.uptime) || is_held_back && d.facts.departing.has(ready.run.id) {
         // The periodic queries read the run again if it is still open.
         d.forget_under_lease([(ready.run.id, ready.token())]);
@@ -60,7 +60,8 @@ fn handle_timer(d: &mut Decision<'_>, ready: ReadyRun, timer: Timer) {
     }
 }
 
-/// If an edit has given the job a gate, gives places at it to the job's earlier runs that executors still have.
+/// Remembers the job if it has no gate. If an edit has given a remembered job a gate, gives places at the gate to the job's earlier runs that
+/// executors may still have.
 fn place_ungated_runs(d: &mut Decision<'_>, ready: &ReadyRun) {
     let State { ungated_jobs, runs, gates, .. } = &mut *d.state;
     let (run, job, definition) = (ready.run.id, ready.run.job, &ready.definition.job);
@@ -78,7 +79,7 @@ fn place_ungated_runs(d: &mut Decision<'_>, ready: &ReadyRun) {
     }
 }
 
-/// Whether runs that are still to be taken over may come before this one, in its job's order or under a limit that jobs share.
+/// Whether runs that are still to be taken over may come before `ready`, in its job's order or under a limit that jobs share.
 fn is_being_adopted(d: &Decision<'_>, ready: &ReadyRun) -> bool {
     let recovery = &d.state.recovery;
     let is_job_being_adopted =
@@ -123,8 +124,8 @@ pub(super) fn start(d: &mut Decision<'_>, ready: ReadyRun) {
     offer_freed_places(d);
 }
 
-/// Offers freed places to waiting runs, in the order of the work list. Only event handlers call this function: the
-/// functions that it calls add to `d.state.work_queue` instead.
+/// Offers freed places to waiting runs, in the order of `work_queue`. Only event handlers call this function: the functions that it calls add to
+/// `d.state.work_queue` instead.
 pub(super) fn offer_freed_places(d: &mut Decision<'_>) {
     while let Some(work) = d.state.work_queue.pop_front() {
         match work {
@@ -154,8 +155,8 @@ fn start_next(d: &mut Decision<'_>, ready: ReadyRun, executor: Option<ExecutorId
     }
 }
 
-/// Returns a run whose turn has come, unless its queue timeout has passed. A catch-up fire that an executor can take gets a new queue
-/// timeout.
+/// Returns a run whose turn has come. If its queue timeout has passed, ends the run instead. A catch-up fire that an executor can take does not
+/// end, but gets a new queue timeout.
 fn unless_too_late(d: &mut Decision<'_>, ready: ReadyRun) -> Option<ReadyRun> {
     let now = d.now;
     if !ready.is_expired(now) {
@@ -212,7 +213,7 @@ pub(super) fn expire_in_order(d: &mut Decision<'_>, ready: ReadyRun, run_ahead: 
     if !has_eligible_executor || switches::switch_wait(d, &ready).is_some() {
         place::expire(d, ready);
     } else if ready.is_catch_up() {
-        // Missed fires before this one still run, so its queue time starts with its turn.
+        // Earlier missed fires still run, so the queue time of this fire starts with its turn.
         let run = ready.run.id;
         let gate_decision = d.state.gates.enter(ReadyRun { queued_at: Some(now), ..ready }, &mut d.state.runs);
         let ready_run = turns::apply_gate_decision(d, run, gate_decision);

@@ -160,7 +160,7 @@ pub(crate) fn incoming_result(result: v1::Result, now: Timestamp) -> IncomingRes
     }
 }
 
-/// Turns a result that is nested too deeply for other readers of JSON into a JSON string that contains it.
+/// Turns a result that is nested too deeply for other readers of JSON into one JSON string that contains the result's text.
 fn bounded_depth(json: String) -> String {
     if depth(&json) <= RESULT_DEPTH_MAX {
         return json;

@@ -1,8 +1,8 @@
 //! The path of a due run to its verdict: its order among other runs, its executor, and its result.
 //!
-//! One loop ([`DispatchLoop`]) owns all in-memory state of open runs ([`state`]); nothing is shared, nothing is locked, and it never waits
-//! for the database. It receives an [`Event`], calls [`transition`] to decide, and performs the [effects](effect). Steps that must be
-//! durable before a run continues go through [`persist`], ends of attempts go through [`results`], and both answer with an event.
+//! One loop ([`DispatchLoop`]) owns all in-memory state of open runs ([`state`]). The state is neither shared nor locked, and the loop never waits
+//! for the database. The loop receives an [`Event`], calls [`transition`] to decide, and performs the [effects](effect). Steps that must be durable
+//! before a run continues go through [`persist`], ends of attempts go through [`results`], and both answer with an event.
 
 mod active;
 mod ahead;

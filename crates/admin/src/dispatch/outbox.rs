@@ -20,8 +20,8 @@ const MARK_VALID_FOR: Duration = Duration::from_secs(1);
 /// Maximum number of jobs whose newest term is remembered.
 const TERM_COUNT_MAX: usize = 100_000;
 
-/// Stores the marks and sends the triggers, with up to [`TRIGGER_BATCH`] triggers of an executor in one message. Without a lease nothing is
-/// marked or sent: the runs wait here until the lease holds again, or are dropped with it.
+/// Stores the marks and sends the triggers, with up to [`TRIGGER_BATCH`] triggers of an executor in one message. Without a lease, nothing is marked
+/// or sent: the runs wait here until the lease holds again, or are dropped with the lease.
 pub(super) fn flush(d: &mut Decision<'_>) {
     if !d.may_send() {
         return;
@@ -36,8 +36,8 @@ pub(super) fn flush(d: &mut Decision<'_>) {
     }
 }
 
-/// Splits these runs into those that may be sent to the executor now, and those that may not be sent any more, because they were taken
-/// under another lease or their mark is too old.
+/// Splits these runs into those that may be sent to the executor now, and those that may not be sent any more, because they were taken under
+/// another lease or their mark is too old. Runs that are not placed at this executor any more are left out.
 pub(super) fn split_sendable(d: &mut Decision<'_>, executor: ExecutorId, runs: &[RunId]) -> (Vec<RunId>, Vec<RunId>) {
     let (state, token, now) = (&mut *d.state, d.facts.token, d.now);
     if state.newest_terms.len() > TERM_COUNT_MAX {
@@ -60,8 +60,8 @@ pub(super) fn split_sendable(d: &mut Decision<'_>, executor: ExecutorId, runs: &
     (sendable_runs, unsent_runs)
 }
 
-/// Whether the run may still be sent. An at-most-once run must not be sent once its mark is older than a second: other nodes may already treat
-/// the run as one that died with this node.
+/// Whether the run may still be sent. An at-most-once run must not be sent once its mark is older than a second: other nodes may already treat the
+/// run as lost with this node.
 fn may_still_be_sent(active: &ActiveRun, now: Timestamp) -> bool {
     active.ready.definition.job.delivery == Delivery::AtLeastOnce || active.sent_or_chosen_at + MARK_VALID_FOR > now
 }
@@ -77,7 +77,7 @@ pub(super) fn on_sent(d: &mut Decision<'_>, executor: ExecutorId, runs: &[(RunId
     }
 }
 
-/// Sends the runs that the store has marked: immediately, or at their instants if these have not come. The other runs are forgotten.
+/// Sends the runs that the store has marked: immediately, or at their instants if these lie ahead. The other runs are forgotten.
 pub(super) fn on_marked(d: &mut Decision<'_>, asked_runs: &[(RunId, i32)], marked_runs: &[RunId]) {
     let now = d.now;
     let marked_runs: BTreeSet<RunId> = marked_runs.iter().copied().collect();
@@ -115,8 +115,9 @@ pub(super) fn take_back_unsent(d: &mut Decision<'_>, runs: &[RunId]) {
     let (mut marks_to_remove, mut returned_runs) = (Vec::new(), Vec::new());
     for run in runs {
         let Some(mut active) = ends::take_back(d, *run) else { continue };
-        // Another server takes a result only from the executor that the row names, and the run may go to a different one next. The run is
-        // marked before it is sent there, so that the row never names the executor that handed the run back, whenever this server dies.
+        // Another server takes a result only from the executor that the row names, and the run may go to a different executor next. The run is
+        // marked before it is sent there, so that the row does not name the executor that handed the run back, even if this server dies after the
+        // send.
         let is_named = active.row_names_executor && !active.ready.is_for_one_executor();
         if active.ready.is_marked_first() || is_named {
             marks_to_remove.push((*run, active.ready.run.attempt));
@@ -139,7 +140,7 @@ pub(super) fn take_back_unsent(d: &mut Decision<'_>, runs: &[RunId]) {
     unmark(d, marks_to_remove);
 }
 
-/// A mark means that a run may have been sent. It is removed if it is known that the run was not received.
+/// Removes the marks of runs that are known not to have been received. A mark means that a run may have been sent.
 fn unmark(d: &mut Decision<'_>, runs: Vec<(RunId, i32)>) {
     if !runs.is_empty() {
         d.state.pending_steps.unmarking_count += 1;

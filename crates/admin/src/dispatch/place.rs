@@ -18,7 +18,8 @@ pub(super) fn place_or_park(d: &mut Decision<'_>, ready: ReadyRun) {
     }
 }
 
-/// Finds an executor; returns the run if none has room.
+/// Finds an executor for a run, or a limit that it waits for, or ends the run if it is too late. Returns the run if it must be parked: no executor
+/// has room, the lease does not hold, its job is being handed over, or its app is switched off.
 pub(super) fn place(d: &mut Decision<'_>, ready: ReadyRun) -> Option<ReadyRun> {
     let now = d.now;
     if ready.token() != d.facts.token {
@@ -80,7 +81,7 @@ pub(super) fn forget_unsent(d: &mut Decision<'_>, ready: &ReadyRun) {
     turns::release_limit(d, run);
 }
 
-/// Ends a run whose queue timeout has passed: no executor was online for it, or none had a free slot.
+/// Ends a run whose queue timeout has passed, and states why no executor took it.
 pub(super) fn expire(d: &mut Decision<'_>, mut ready: ReadyRun) {
     let (reason, detail) = waits::unserved_reason(d, &ready);
     ready.run.trace = Some(routing::trace_without_executor(d, &ready));

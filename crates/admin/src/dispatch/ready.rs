@@ -14,7 +14,7 @@ use rondel_store::ledger::AttemptEnd;
 
 use crate::definitions::CompiledDefinition;
 
-/// If this server takes a run up later than this after its instant, the run was late before it had to wait for anything.
+/// A run that this server takes up later than this after its instant was late before it began to wait.
 const LATE_AFTER: Duration = Duration::from_secs(1);
 
 /// A run that is due or will be soon, with the definition that it runs under.
@@ -24,18 +24,18 @@ pub(crate) struct ReadyRun {
     pub(crate) definition: Arc<CompiledDefinition>,
     /// When the dispatcher first looked for an executor.
     pub(crate) tried_at: Option<Timestamp>,
-    /// The instant at which the servers had caught up with the run. The misfire policy judges how late the run was then. `None` for a run that
-    /// a server had queued in time.
+    /// The instant at which the servers had caught up with the run. The misfire policy judges how late the run was then. `None` for a run that a
+    /// server had queued in time, or that did not come from the ring.
     pub(crate) taken_up_at: Option<Timestamp>,
-    /// How late this server took it up.
+    /// How late this server took the run up; `None` if it was not late.
     pub(crate) lateness: Option<Lateness>,
-    /// When its queue time began, once this server has taken it up.
+    /// When its queue time began; `None` until this server has taken it up.
     pub(crate) queued_at: Option<Timestamp>,
     /// Whether this attempt was put on a stream before.
     pub(crate) was_sent: bool,
     /// Whether its wait is stored in its row, or about to be.
     pub(crate) has_noted_wait: bool,
-    /// Whether its row names an executor that has handed it back, or did until a queued step removes the name.
+    /// Whether its row names an executor that has handed it back. Stays true when a queued step has removed the name.
     pub(crate) was_named: bool,
     /// The trace parent of its fire, if the request for the fire was traced.
     pub(crate) trace: Option<Box<TraceParent>>,
@@ -105,9 +105,9 @@ impl ReadyRun {
         self.waits_until() <= now && !mutant::on(Mutant::QueueTimeFromTurn)
     }
 
-    /// Whether the run is marked in the store before it is sent. This holds for a run that may run at most once. It also holds if the row
-    /// would mislead the next lease holder: a row that records a wait, without a mark, counts as unsent; and of a row that names another
-    /// executor, the next lease holder asks only that executor.
+    /// Whether the run is marked in the store before it is sent. This holds for a run that may run at most once. It also holds if the row would
+    /// mislead the next lease holder, who counts a run as unsent if its row records a wait and has no mark, and asks only the executor that the row
+    /// names.
     pub(crate) fn is_marked_first(&self) -> bool {
         let is_shard = self.run.shard_total.is_some_and(|total| total > 1);
         let is_noted = self.run.is_noted_to_wait() || self.has_noted_wait && !is_shard;
@@ -135,8 +135,8 @@ impl ReadyRun {
     /// Whether the misfire policy skips it: it is from the schedule, was never sent, and was late when the servers took it up.
     pub(crate) fn is_missed(&self, now: Timestamp) -> bool {
         let run = &self.run;
-        // A shard belongs to its broadcast, which was judged before. A catch-up fire is a result of the policy and is not judged again. A run
-        // by which a user continues a pump's run has no cause either, but it is no fire of the schedule.
+        // A shard belongs to its broadcast, which was judged before. A catch-up fire is a result of the policy and is not judged again. A run by
+        // which a user continues a pump's run has no cause either, but it is not a fire of the schedule.
         let has_unscheduled_trigger = matches!(run.trigger, Trigger::Misfire | Trigger::Manual | Trigger::Api);
         let is_scheduled_fire = run.cause == 0 && !has_unscheduled_trigger && run.parent.is_none();
         let is_never_sent = is_scheduled_fire && run.attempt == 1 && run.marked_at.is_none();

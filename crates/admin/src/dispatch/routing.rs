@@ -15,10 +15,10 @@ use super::queue::probes::Probe;
 use super::ready::ReadyRun;
 use super::shadow;
 
-/// An executor that was heard this recently need not be asked whether it is there.
+/// An executor that was heard this recently need not be asked whether it is online.
 const RECENTLY_HEARD_WITHIN: Duration = Duration::from_secs(1);
 
-/// What a router chose for a run.
+/// The outcome of routing a run.
 pub(super) enum RouteDecision {
     /// This executor, its name, and the trace of the choice.
     Executor(ExecutorId, String, String),
@@ -28,7 +28,8 @@ pub(super) enum RouteDecision {
     NoExecutor,
 }
 
-/// Routes a run and assigns it; returns it if no executor takes it. If executors are asked first, the run is routed again as they answer.
+/// Routes a run and assigns it to the chosen executor; returns the run if no executor takes it. If executors are asked first, the run is routed
+/// again as they answer.
 pub(super) fn route(d: &mut Decision<'_>, mut ready: ReadyRun) -> Option<ReadyRun> {
     let now = d.now;
     ready.tried_at.get_or_insert(now);
@@ -62,7 +63,7 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_past_deadline: bool
     }
     let mut candidates: Vec<Candidate<'_>> =
         fit_executors.iter().copied().map(|online| online.candidate(answer(online, probe, job, now), now)).collect();
-    // A broadcast goes to all.
+    // A broadcast goes to all executors, even to silent ones.
     if job.route != Route::Broadcast {
         avoid_silent_executors(d, &fit_executors, &mut candidates);
     }
@@ -77,15 +78,15 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_past_deadline: bool
         }
         Choice::Wait => {
             let executor_candidates = fit_executors.iter().zip(&candidates);
-            let silent_executors = executor_candidates
+            let executors_to_ask = executor_candidates
                 .filter(|(_, candidate)| candidate.refusal.is_none() && candidate.answer == Answer::Missing);
-            RouteDecision::Wait(silent_executors.map(|(online, _)| online.session.executor).collect())
+            RouteDecision::Wait(executors_to_ask.map(|(online, _)| online.session.executor).collect())
         }
         Choice::NoExecutor => RouteDecision::NoExecutor,
     }
 }
 
-/// Skips executors that left triggers unanswered lately, if another one is available.
+/// Skips executors that left triggers unanswered lately, if another fit executor takes new runs.
 fn avoid_silent_executors(d: &Decision<'_>, executors: &[&ConnectedExecutor], candidates: &mut [Candidate<'_>]) {
     let is_avoided = |online: &ConnectedExecutor| d.state.executors.silences.is_avoided(online.session.executor, d.now);
     if executors.iter().any(|online| online.takes_new() && !is_avoided(online)) {
@@ -95,13 +96,13 @@ fn avoid_silent_executors(d: &Decision<'_>, executors: &[&ConnectedExecutor], ca
     }
 }
 
-/// The question that executors are asked before the run is routed; `None` if the caller named an executor.
+/// The question that executors are asked before the run is routed; `None` if the router asks nothing, or the caller named an executor.
 fn question_for(ready: &ReadyRun) -> Option<Question> {
     question(ready.definition.job.route).filter(|_| ready.run.only_executor.is_none())
 }
 
-/// Chooses the executor that the caller of the run named, without a router. If several executors share the name, the first one that takes
-/// the run now is chosen.
+/// Chooses the executor that the caller of the run named, without a router. If several executors share the name, the first executor that takes the
+/// run now is chosen.
 fn choose_named(ready: &ReadyRun, executors: &[&ConnectedExecutor], now: Timestamp) -> RouteDecision {
     let candidates: Vec<Candidate<'_>> =
         executors.iter().map(|online| online.candidate(Answer::Missing, now)).collect();
@@ -134,8 +135,8 @@ fn choose_for_group(
         };
         executors.iter().zip(&candidates).map(load).collect()
     };
-    // A group that moves has left its executor for one that had a free slot a moment ago. It must not come back because short runs
-    // are on their way there.
+    // A group that moves has left its executor for another executor that had a free slot a moment ago. It must not return only because short runs
+    // are on their way to the other executor.
     let has_room =
         |name: &str| executors.iter().zip(&candidates).any(|(online, to)| online.name == name && to.refusal.is_none());
     let is_moving = ready.run.reason == Some(Reason::Moved) && ready.run.executor.as_deref().is_none_or(has_room);

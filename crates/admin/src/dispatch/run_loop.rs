@@ -27,7 +27,7 @@ use crate::metrics::{FireOutcome, to_u64};
 use crate::node::Shared;
 use crate::trace::FireTracer;
 
-/// How many events the loop handles before it checks for due runs again.
+/// Maximum number of events that the loop handles after the first event before it checks for due runs again.
 const EVENT_BURST: usize = 64;
 /// The period of [`Event::Round`].
 const ROUND_PERIOD: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ pub(crate) struct DispatchLoop {
     started_at: Instant,
     /// When the next round begins, even if no event arrives.
     next_round_at: Timestamp,
-    /// The request to drain the dispatcher, answered once it is drained.
+    /// Answers the request to drain the dispatcher, once it is drained; `None` if there is no such request.
     drained_responder: Option<Responder<()>>,
 }
 
@@ -112,7 +112,7 @@ impl DispatchLoop {
         }
     }
 
-    /// Handles an event. Its items are handled one by one if the decision about one item reads state that the effects of another one change.
+    /// Handles an event. Its items are handled one by one if the decision about one item reads state that the effects of another item change.
     fn receive(&mut self, event: Event, now: Timestamp) {
         match event {
             Event::Settled(settled_attempts) => settled_attempts
@@ -151,7 +151,7 @@ impl DispatchLoop {
         effects.into_iter().for_each(|effect| self.perform(effect, token, now));
     }
 
-    /// `token` is the lease under which the effect was decided.
+    /// Performs an effect that was decided under the lease `token`.
     fn perform(&mut self, effect: Effect, token: LeaseToken, now: Timestamp) {
         let shared = &self.shared;
         match effect {
@@ -233,7 +233,7 @@ impl DispatchLoop {
         }
     }
 
-    /// Puts triggers on an executor's stream, each under the lease that its run was taken under.
+    /// Puts triggers on an executor's stream, each under the lease under which its run was taken.
     fn send_triggers(&mut self, executor: ExecutorId, runs: &[RunId], now: Timestamp) {
         let facts = facts(&self.shared, &self.settings, self.started_at, now);
         let (sendable_runs, mut unsent_runs) =
@@ -252,7 +252,7 @@ impl DispatchLoop {
                 "a run goes to an executor"
             );
             let trigger_number = ids.next(now);
-            // Noted before the trigger is sent: the executor may send log lines of the run immediately.
+            // Recorded before the trigger is sent, because the executor may send log lines of the run immediately.
             self.shared.sent_runs.record(run, active.ready.run.attempt, executor);
             let start_in_us = self.shared.clock.micros_until(active.ready.run.due_at);
             self.shared.note_sent(active.ready.run.due_at);

@@ -2,9 +2,9 @@
 //! executor has it, or may have it until the roll call finds out. The queues (gates, limits, parked, probes, roll call) are indexes by id
 //! and own nothing.
 //!
-//! While the end of an attempt is being stored, the next attempt may already wait here. At most one attempt of a run waits, and at most one
-//! is in hand. If a second attempt of a run comes into hand, the later attempt counts, because the store begins an attempt only once the
-//! earlier one has ended.
+//! While the end of an attempt is being stored, the next attempt may already wait here. At most one attempt of a run waits, and at most one is in
+//! hand. If a second attempt of a run comes into hand, the later attempt counts, because the store begins an attempt only once the earlier attempt
+//! has ended.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -23,7 +23,7 @@ const MARK_LEAD: Duration = Duration::from_millis(200);
 /// Maximum time before its instant at which the tick reads a run and sends it here.
 const READ_AHEAD_MAX: Duration = Duration::from_secs(1);
 
-/// The stage of an open run that no executor has: what it waits for.
+/// The stage of an open run that no executor has: the event that the run waits for.
 #[derive(Debug)]
 pub(crate) enum Stage {
     /// Waits for its instant.
@@ -48,14 +48,15 @@ pub(crate) enum Stage {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timer {
-    /// The run's instant, or a little before it if the run is marked first or may be sent ahead.
+    /// The run's instant, or slightly earlier if the run is marked first or may be sent ahead.
     pub(crate) at: Timestamp,
     /// When the run came here, as the uptime of the process.
     armed_at: Duration,
 }
 
 impl Timer {
-    /// The timer of a run that is not marked goes off `send_lead` before the run's instant.
+    /// The timer goes off `send_lead` before the run's instant, or [`MARK_LEAD`] before it if the run may run at most once and is therefore marked
+    /// first.
     pub(crate) fn new(ready: &ReadyRun, send_lead: Duration, uptime: Duration) -> Self {
         let needs_mark = ready.definition.job.delivery == Delivery::AtMostOnce && !ready.run.is_root();
         let send_lead = if needs_mark { MARK_LEAD } else { send_lead };
@@ -109,7 +110,7 @@ pub(crate) struct OpenRun {
 }
 
 impl OpenRun {
-    /// When its wait in its queue began.
+    /// When its wait began, if it waits for a limit or for an executor; otherwise the instant at which it was due.
     pub(crate) const fn since(&self) -> Timestamp {
         match self.stage {
             Stage::Limited(since) | Stage::Parked(since) => since,
@@ -123,7 +124,7 @@ impl OpenRun {
         }
     }
 
-    /// The epoch and the attempt. Of two versions of one run, the version with the greater pair is the later one.
+    /// The epoch and the attempt. Of two versions of one run, the version with the greater pair is the later version.
     const fn epoch_and_attempt(&self) -> (i64, i32) {
         epoch_and_attempt(&self.ready)
     }
@@ -149,7 +150,7 @@ pub(crate) enum Arrival {
 enum Entry {
     /// Boxed, so that empty entries stay small: a hash table that has just grown is half empty.
     Open(Box<OpenRun>),
-    /// A decision in progress has taken the run out. It puts the run back, hands it on, or ends it.
+    /// A decision in progress has taken the run out. It puts the run back, passes it on, or ends it.
     Deciding,
 }
 
@@ -191,7 +192,7 @@ pub(crate) struct OpenRuns {
     unconfirmed_runs: Vec<RunId>,
 }
 
-// Runs that wait for nothing but an instant, or for an answer.
+// Runs that wait for their instant, for an adoption, or for the store's answer about their shards.
 impl OpenRuns {
     pub(crate) fn schedule(&mut self, ready: ReadyRun, timer: Timer) {
         self.scheduled_runs.insert((timer.at, ready.run.fire_at, ready.run.id));
@@ -233,7 +234,7 @@ impl OpenRuns {
         }
     }
 
-    /// Takes out a broadcast whose shards are being stored under this lease.
+    /// Takes out a broadcast whose shards are being stored under the lease of `root`.
     pub(crate) fn take_expanding(&mut self, root: &Run) -> Option<ReadyRun> {
         let open_run = self.get(root.id)?;
         let is_expanding_root =
@@ -247,7 +248,7 @@ impl OpenRuns {
         self.put(root, Stage::Unconfirmed(shards));
     }
 
-    /// Takes all broadcasts whose shards are unconfirmed; the caller stores the shards again.
+    /// Returns all broadcasts whose shards are unconfirmed, which the caller stores again. From now on, these broadcasts count as expanding.
     pub(crate) fn expand_again(&mut self) -> Vec<(Run, Vec<Run>)> {
         let mut roots_to_expand = Vec::new();
         for root in std::mem::take(&mut self.unconfirmed_runs) {
@@ -358,7 +359,8 @@ impl OpenRuns {
 
 // Runs that executors have, or may have.
 impl OpenRuns {
-    /// Records in `in_hand` an attempt that an executor has or is about to get. It replaces an earlier attempt in the roll call, which has ended.
+    /// Records in `in_hand` an attempt that an executor has or is about to get, in place of the same or an earlier attempt. Does nothing if a later
+    /// attempt is there.
     pub(crate) fn put_active(&mut self, active: ActiveRun) {
         if matches!(self.runs.get(&active.ready.run.id), Some(Entry::Deciding)) {
             self.runs.remove(&active.ready.run.id);

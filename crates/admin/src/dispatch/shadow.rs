@@ -1,6 +1,6 @@
-//! Runs in shadow mode: routed like any other, and not sent.
+//! Runs in shadow mode: they are routed like other runs, but not sent.
 //!
-//! They pass no gate and take no limit: they neither delay nor replace real runs, and no executor is asked.
+//! They pass no gate and take no limit, so they neither delay nor replace real runs. No executor is asked about them.
 
 use rondel_core::reason::ReasonDetail;
 use rondel_core::shadow::compare::name_all;
@@ -13,7 +13,7 @@ use super::ready::ReadyRun;
 use super::routing::{self, RouteDecision};
 use super::waits;
 
-/// Whether the run must not be sent.
+/// Whether the run must not be sent, because it is in shadow mode.
 pub(super) fn is_shadow(ready: &ReadyRun) -> bool {
     let run = &ready.run;
     ready.definition.job.mode.is_shadow_run(run.trigger, run.fire_at) && !mutant::on(Mutant::ShadowIsSent)
@@ -47,14 +47,14 @@ const fn is_unexpanded_root(run: &Run) -> bool {
     run.is_root() && run.shard_total.is_none()
 }
 
-/// The executors that would have got the shards.
+/// The names of the executors that would have got the shards, in one text; `None` if there are none.
 fn eligible_executor_names(d: &Decision<'_>, ready: &ReadyRun) -> Option<String> {
     let executors = d.state.executors.eligible_executors(ready);
     let names: Vec<&str> = executors.iter().map(|online| online.name.as_str()).collect();
     name_all(&names)
 }
 
-/// The choice of the job's router, with its trace.
+/// Lets the job's router choose. Returns the run, with the trace of the choice, and the name of the chosen executor.
 fn choose_executor(d: &mut Decision<'_>, ready: ReadyRun) -> (ReadyRun, Option<String>) {
     let tried_since = Some(ready.tried_at.unwrap_or(d.now));
     let mut probe = Probe::new(ReadyRun { tried_at: tried_since, ..ready }, d.now);

@@ -8,7 +8,7 @@ use rondel_core::{ExecutorId, Timestamp};
 
 use crate::registry::UnansweredTriggers;
 
-/// How long routing avoids an executor that left a trigger unanswered once. The time doubles each further time.
+/// How long routing avoids an executor that left triggers unanswered once. The time doubles with each further silence.
 const PAUSE_MIN: Duration = Duration::from_secs(30);
 /// Maximum time for which routing avoids such an executor.
 const PAUSE_MAX: Duration = Duration::from_secs(600);
@@ -49,7 +49,7 @@ impl Silences {
         self.0.get(&executor).map(|silence| silence.triggers)
     }
 
-    /// Until when runs go to other executors first; `None` if it has answered its last triggers.
+    /// Until when runs go to other executors first; `None` if the executor has answered its last triggers.
     pub(crate) fn avoided_until(&self, executor: ExecutorId) -> Option<Timestamp> {
         self.0.get(&executor).map(|silence| silence.avoided_until)
     }

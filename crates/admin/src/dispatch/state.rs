@@ -47,7 +47,7 @@ pub(crate) struct State {
     pub(super) noted_waits: NotedWaits,
     /// When the last event was handled, by the database's clock.
     pub(super) last_now: Timestamp,
-    /// Whether the server is shutting down: then nothing is sent any more.
+    /// Whether the server is shutting down. If so, nothing more is sent.
     pub(super) is_draining: bool,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Outbox {
 pub(crate) struct PendingSteps {
     /// Jobs that are being handed over to another node: none of their runs is started.
     pub(super) jobs_in_handover: BTreeSet<JobId>,
-    /// Runs that are asked to end because a later one takes their place.
+    /// Runs that are asked to end because a later run takes their place.
     pub(super) covered_runs: BTreeSet<RunId>,
     /// How many requests to remove marks are unanswered.
     pub(super) unmarking_count: usize,
@@ -77,7 +77,7 @@ pub(crate) struct PendingSteps {
 /// How far this node has come in taking over runs of ended leases.
 #[derive(Debug)]
 pub(crate) struct Recovery {
-    /// The lease of this node under which runs may start, if the open runs of their jobs are known.
+    /// The lease of this node under which runs may start, if the open runs of their jobs are known; `None` before the first such lease.
     pub(super) begun_lease: Option<LeaseToken>,
     /// Whether open runs of ended leases are being taken over. Until that ends, this node does not know how many runs the shared limits count.
     pub(super) is_adopting: bool,
@@ -90,7 +90,7 @@ pub(crate) struct Recovery {
     pub(super) relays: Relays,
     /// When rows of runs are read next.
     pub(super) next_look_at: Timestamp,
-    /// The last runs whose rows were read: the first field is one of the runs that hold up others, the second one is in the roll call.
+    /// The last runs whose rows were read: the first field for runs that hold up others, the second field for runs in the roll call.
     pub(super) last_looked_runs: (RunId, RunId),
     /// When executors at other nodes are sought next.
     pub(super) next_seek_at: Timestamp,

@@ -1,4 +1,4 @@
-//! Steps: requests to the store that a run waits for before it continues, or that note something about it.
+//! Steps: requests to the store. A run waits for some of them before it continues; the others only record facts or read rows.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ pub(crate) enum Step {
     Stop(Vec<RunId>, CancelRequest<'static>),
     /// Find out which node counts the runs of each limit.
     LimitHomes(Vec<LimitName>),
-    /// Give these limits to a node, or to the next one that asks.
+    /// Give these limits to a node, or to the next node that asks.
     GiveLimits(Vec<LimitName>, Option<NodeId>),
     /// Give jobs to another node.
     HandOver(BTreeSet<JobId>, NodeId),

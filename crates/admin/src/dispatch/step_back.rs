@@ -8,7 +8,7 @@ use super::decision::Decision;
 /// A smaller step ends no wait, because it makes a wait longer by less than this.
 const STEP_MIN: Duration = Duration::from_secs(1);
 
-/// Ends such waits if the clock has stepped back since the last event.
+/// Ends such waits if the clock has stepped back by more than [`STEP_MIN`] since the last event.
 pub(super) fn end_waits(d: &mut Decision<'_>) {
     let (now, state) = (d.now, &mut *d.state);
     let previous_now = std::mem::replace(&mut state.last_now, now);

@@ -24,13 +24,13 @@ const FULL_PAUSE: Duration = Duration::from_millis(200);
 pub(super) fn on_joined(d: &mut Decision<'_>, session: SessionHandle, executor: OnlineExecutor, report: Report) {
     if d.state.executors.is_outdated(&session) {
         if d.state.executors.get(executor.id).is_none() {
-            // The hello has put it among the online executors. It is shown as offline without waiting for the end of this stream.
+            // The hello has already listed this executor as online. Show it as offline now, not only when this stream ends.
             d.effects.push(Effect::ShowOffline(executor.id));
         }
         return d.effects.push(Effect::EndStream(session));
     }
-    // If an executor has two streams, only the newer one counts, and the server ends the older one. Only the executor knows which of its
-    // streams works: if the server ended the working one, the executor connects again.
+    // If an executor has two streams, only the newer stream counts, and the server ends the older stream. Only the executor knows which of its
+    // streams works: if the server ends the working stream, the executor connects again.
     match d.state.executors.get(executor.id).map(|online| &online.session) {
         Some(newer) if newer.is_newer_than(&session) => return d.effects.push(Effect::EndStream(session)),
         Some(older) => d.effects.push(Effect::EndStream(older.clone())),
@@ -65,7 +65,7 @@ pub(super) fn on_joined(d: &mut Decision<'_>, session: SessionHandle, executor: 
     flow::unpark(d, executor.app);
 }
 
-/// The executor's siblings were found after its hello: it may have the results of runs that are attributed to them.
+/// Adds siblings that were found after the executor's hello. The executor may have the results of runs that are attributed to them.
 pub(super) fn on_lineage_grown(d: &mut Decision<'_>, session: &SessionHandle, lineage: Arc<[ExecutorId]>) {
     let Some(online) = d.state.executors.get_mut(session.executor) else { return };
     if online.session.number == session.number {
@@ -74,7 +74,7 @@ pub(super) fn on_lineage_grown(d: &mut Decision<'_>, session: &SessionHandle, li
     }
 }
 
-/// An incarnation has connected again: triggers of runs that it does not report were lost in the network.
+/// Gives up the runs that were sent to a reconnected executor and that its hello does not report: their triggers were lost in the network.
 fn lose_unreported_runs(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     if mutant::on(Mutant::NoReconcile) {
         return;
@@ -103,8 +103,8 @@ fn record_starts(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     }
 }
 
-/// A restarted executor has proved which process was its predecessor. The results in the journal follow; all other runs died with the
-/// predecessor. Only the executor itself vouches for that proof, so the proof counts only for runs of its own app.
+/// Moves the runs of a predecessor to the restarted executor that has proved to be its successor, if the journal has their results. The other runs
+/// died with the predecessor, and are given up. Only the executor itself vouches for the proof, so the proof counts only for runs of its own app.
 fn inherit_runs(d: &mut Decision<'_>, predecessor: ExecutorId, executor: &OnlineExecutor, report: &Report) {
     for run in lose::runs_sent_to(d, predecessor, |active| active.ready.run.app == executor.app) {
         let Some(active) = d.state.runs.active(run) else { continue };
@@ -170,12 +170,12 @@ pub(super) fn on_replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Ve
         if let Reply::Refused(refusal, _) = reply {
             let handler = active.ready.definition.job.handler.clone();
             app_of_refused = Some(active.ready.run.app);
-            // What the run held is offered to other runs as it is taken back: by then the executor must count as one that takes none.
+            // When the run is taken back, its places are offered to other runs. The executor must not take these, so the refusal is applied first.
             apply_refusal(d, executor, &handler, refusal);
             outbox::take_back_unsent(d, &[run]);
         }
     }
-    // Another executor may have room for what this one refused or handed back.
+    // Another executor may have room for the runs that this executor refused or handed back.
     if let Some(app) = app_of_refused {
         flow::unpark(d, app);
     }

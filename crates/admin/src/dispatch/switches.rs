@@ -94,7 +94,7 @@ pub(super) fn stop_executors(d: &mut Decision<'_>) {
     }
 }
 
-/// Announces to executors that this server shuts down. Each ends its stream once it holds no run.
+/// Asks the executors to leave this server, as for a shutdown. Each executor ends its stream once it holds no run.
 pub(super) fn announce_shutdown(d: &mut Decision<'_>) {
     let grace_ms = u32::try_from(d.facts.settings.lost_after.as_millis()).unwrap_or(u32::MAX);
     d.send_all(&v1::server_message::Body::Drain(v1::Drain { grace_ms }));

@@ -1,7 +1,7 @@
 //! The dispatcher's decisions: what an event means for the open runs.
 //!
-//! [`on`] changes the [`State`] and returns [effects](Effect); it knows no clock, no store and no stream. The [`Facts`] are its input from
-//! outside, and the effects are its requests to the loop. An effect that finds a full queue comes back as an event.
+//! [`on`] changes the [`State`] and returns [effects](Effect); it knows no clock, no store and no stream. The [`Facts`] are its input from outside,
+//! and the effects are its requests to the loop. If a queue has no room for an effect, an event reports that.
 //!
 //! The functions in the other files of this folder decide parts of an event's meaning. All take a [`Decision`], and none of them waits for
 //! anything.

@@ -40,7 +40,7 @@ pub(crate) fn with_reason(attempt_end: AttemptEnd, reason: Reason, detail: Reaso
     AttemptEnd { message, detail: Some(Box::new(detail)), ..attempt_end }
 }
 
-/// Why a run whose queue timeout has passed is skipped, by what it waited for.
+/// Why a run whose queue timeout has passed is skipped, by the kind of its wait.
 const fn skip_reason(waits_for: Option<WaitFor>) -> Reason {
     match waits_for {
         Some(WaitFor::App) => Reason::Stopped,
@@ -114,7 +114,7 @@ fn wait_for_executor(d: &Decision<'_>, ready: &ReadyRun) -> ReasonDetail {
     ReasonDetail { waits_for, app, handler, only_executor, ..ReasonDetail::default() }.with_obstacles(obstacles)
 }
 
-/// Stores the waits of all waiting runs, so that the next server does not treat these runs as missed.
+/// Stores those waits of waiting runs that are not stored yet, so that the next server does not treat these runs as missed.
 pub(super) fn note_all_waits(d: &mut Decision<'_>) {
     let now = d.now;
     let mut notes = Vec::new();
@@ -162,7 +162,7 @@ pub(super) fn note_waits(d: &mut Decision<'_>) {
     }
 }
 
-/// Handles waits that were not stored, because the queue had no room or the database failed: the next look stores them.
+/// Handles waits that were not stored, because the queue had no room or the database failed: the next round stores them.
 pub(super) fn on_wait_notes_refused(d: &mut Decision<'_>, notes: &[NotedWait]) {
     for note in notes {
         if d.state.noted_waits.by_run.get(&note.run).is_some_and(|noted| noted.attempt == note.attempt) {
@@ -238,7 +238,7 @@ fn describe_wait(d: &Decision<'_>, ready: &ReadyRun, wait: Wait) -> (Box<ReasonD
     }
 }
 
-/// The executor that the shard of a broadcast is meant for.
+/// The executor that the shard of a broadcast is meant for; `None` for a retry, and for any other run.
 fn executor_of_shard(run: &Run) -> Option<&str> {
     let is_first_attempt_of_shard =
         run.attempt == 1 && run.parent.is_some() && run.shard_total.is_some_and(|total| total > 1);

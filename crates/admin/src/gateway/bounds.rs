@@ -8,7 +8,7 @@ use rondel_core::{AppId, ExecutorId, Timestamp, TokenId, name, plain};
 use rondel_proto::v1;
 use tonic::Status;
 
-/// How many streams executors with one token may open within a second.
+/// Maximum number of streams that executors with one token may open within a second.
 const HELLO_RATE_MAX: u32 = 100;
 const SLOTS_MAX: u32 = 100_000;
 const HANDLER_COUNT_MAX: usize = 1_000;
@@ -24,9 +24,9 @@ const ROW_BYTES_MAX: usize = 64 * 1024;
 const APP_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Size of a row without its handlers and labels, in bytes.
 const ROW_OVERHEAD: usize = 256;
-/// How long the row of an offline executor still counts.
+/// How long after its last hello the row of an offline executor still counts.
 const ROW_COUNTS_FOR: Duration = Duration::from_secs(3600);
-/// How many characters of a rejected value are shown.
+/// Maximum number of characters that are shown of a rejected value.
 const EXCERPT_LEN_MAX: usize = 60;
 
 /// Rejects a hello with a field that is malformed or too large.
@@ -112,7 +112,7 @@ pub(super) fn executor_label(hello: &v1::Hello, peer: &str) -> String {
     format!("{namespace}/{app}/{name} at {peer}")
 }
 
-/// Approximate size of this executor's row.
+/// Approximate size of the handlers and labels in this executor's row, in bytes.
 fn row_bytes(hello: &v1::Hello) -> usize {
     let handlers: usize = hello.handlers.iter().map(|handler| handler.len() + 3).sum();
     let labels: usize = hello.labels.iter().map(|(name, value)| name.len() + value.len() + 6).sum();
@@ -146,8 +146,8 @@ impl HelloRates {
     }
 }
 
-/// Size of the rows of each app's executors, as seen by this server. Counted per token, so that one token that floods
-/// the app locks out no other.
+/// The rows of each app's executors that this server has admitted, with their sizes. They are counted per token, so that a token that floods the
+/// app does not lock out other tokens.
 #[derive(Debug, Default)]
 pub(crate) struct AppRows(Mutex<HashMap<(AppId, Option<TokenId>), Rows>>);
 

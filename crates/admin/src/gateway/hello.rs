@@ -97,7 +97,7 @@ pub(super) async fn check(
     }
     let app = match app_record {
         None if !hello.declared.is_empty() => {
-            // An app is created with the first job that its executors declare, as with one that a user creates.
+            // An app is created with the first job that its executors declare, as it is with the first job that a user creates.
             let now = shared.clock.now();
             let id = AppId::new(shared.membership.latest_lease().ids.next(now));
             let result = apps::ensure(shared.store.as_ref(), id, (namespace.id, &hello.app), now).await;
@@ -201,9 +201,9 @@ fn check_protocol(protocol: u32) -> Result<(), Status> {
     )))
 }
 
-/// Refuses an incarnation that is online: two live processes with one incarnation id would settle each other's runs. A stream with a recent
-/// heartbeat is live; a stale one is replaced, unless the executor has not closed it. In that case runs may have been received on it since
-/// the hello was made. They are missing in the hello, and would count as not received.
+/// Refuses an incarnation that is online, because two live processes with one incarnation id would settle each other's runs. A stream with a recent
+/// heartbeat is live. A stale stream is replaced, unless the executor has not closed it. In that case the executor may have received runs on it
+/// since the hello was made; the hello lacks these runs, and they would count as not received.
 fn check_incarnation(shared: &Shared, id: ExecutorId, hello: &v1::Hello) -> Result<(), Status> {
     if hello.connected_nodes.contains(&shared.membership.token().node.get()) {
         return Err(Status::already_exists("the executor is connected to this server by another URL"));

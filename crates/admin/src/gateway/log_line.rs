@@ -1,4 +1,4 @@
-//! A log line as the server stores it, whatever an executor sends.
+//! Converts an executor's log line to one that the server can store.
 
 use rondel_core::Timestamp;
 use rondel_proto::v1;
@@ -9,7 +9,7 @@ const TEXT_BYTES_MAX: usize = 64 * 1024;
 /// The level that is stored for a line whose level is unknown.
 const LEVEL_DEFAULT: &str = "info";
 
-/// The instant of a line, or `now` if the executor states none, or one that is outside the range of the calendar.
+/// The instant of a line, or `now` if the executor states no instant, or an instant outside the range of the calendar.
 pub(super) fn line_instant(at_ms: i64, now: Timestamp) -> Timestamp {
     let at = Timestamp::from_millis(at_ms);
     if at_ms != 0 && at.to_utc().is_some() { at } else { now }

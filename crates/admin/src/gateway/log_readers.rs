@@ -1,5 +1,5 @@
-//! The log readers of this node. A reader is woken when lines are stored here, so that it need not poll the store all
-//! the time; lines that another node stores are found by polling at a low rate.
+//! The log readers of this node. A reader is woken when lines are stored here. It polls the store only at a low rate, for lines that other nodes
+//! store.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -40,7 +40,7 @@ impl LogReaders {
 }
 
 impl LogReader {
-    /// Resolves when lines were stored since the last call; never if all of them are stored on other nodes.
+    /// Resolves once lines have been stored on this node since the last call. Lines that other nodes store do not resolve it.
     pub async fn wait_for_lines(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending::<()>().await;

@@ -13,7 +13,7 @@ use rondel_core::{AppId, ExecutorId, NodeId, Run, RunId, Timestamp};
 
 /// How long lines are accepted after the end of an attempt: a disconnected executor sends them late.
 const LATE_LINES_FOR: Duration = Duration::from_secs(3600);
-/// How long before a run's planned instant an executor may hold it.
+/// An executor may hold a run at most this long before the run is due.
 const SENT_AHEAD: Duration = Duration::from_secs(1);
 /// How long the decision that an attempt may log is cached.
 const ALLOWED_FOR: Duration = Duration::from_secs(30);
@@ -25,7 +25,8 @@ const CACHED_COUNT_MAX: usize = 50_000;
 /// An attempt and the executor that claims to hold it.
 pub(super) type HeldAttempt = (RunId, i32, ExecutorId);
 
-/// The executor to which this node last sent each run. Bounded: the older generation is dropped.
+/// The executor to which this node last sent each run. There are two generations of at most [`CACHED_COUNT_MAX`] runs; the older one is dropped
+/// when the newer one is full.
 #[derive(Debug, Default)]
 pub(crate) struct SentRuns(Mutex<[HashMap<RunId, (i32, ExecutorId)>; 2]>);
 
@@ -59,9 +60,10 @@ impl SentRuns {
 /// The state of a run when lines of its log arrive.
 pub(super) struct RunFacts<'a> {
     pub(super) run: &'a Run,
-    /// The earlier attempts; read only for lines of one of them.
+    /// The earlier attempts; empty unless the lines belong to one of them.
     pub(super) attempts: &'a [Attempt],
-    /// The attempt that this node sent, and the executor that it was sent to.
+    /// The attempt that this node sent, and the executor that it was sent to; `None` if that proves nothing about the executor that sends the
+    /// lines.
     pub(super) sent_attempt: Option<(i32, ExecutorId)>,
 }
 
@@ -83,7 +85,7 @@ impl RunFacts<'_> {
             (_, Some(id)) if id == executor => !is_late(run.finished_at),
             (Some(id), _) => id == executor && !is_late(run.finished_at),
             (None, Some(_)) => false,
-            // Another node may have sent it.
+            // Another node may have sent the run.
             (None, None) => !run.status.is_terminal() && run.due_at <= now + SENT_AHEAD,
         }
     }
@@ -108,8 +110,8 @@ pub(super) struct LogRights {
 }
 
 impl LogRights {
-    /// The attempts among these that are not cached as allowed to log. A full cache is emptied only here, so that the attempts of this batch
-    /// stay in it until their chunks are decided.
+    /// The attempts among these that are not cached as allowed to log. A full cache is emptied only here, so that the attempts of this batch stay
+    /// in the cache until their chunks are decided.
     pub(super) fn attempts_to_check<'a>(
         &mut self,
         attempts: impl Iterator<Item = &'a HeldAttempt>,
@@ -130,7 +132,7 @@ impl LogRights {
         unchecked_attempts
     }
 
-    /// Decides whether lines of this attempt are accepted, and caches the decision.
+    /// Decides whether lines of this attempt are accepted, and caches a positive decision.
     pub(super) fn check_and_cache(
         &mut self,
         app: AppId,
@@ -146,7 +148,7 @@ impl LogRights {
         false
     }
 
-    /// Whether a chunk of this many bytes is accepted.
+    /// Decides about a chunk of this many bytes, and counts the bytes for its run.
     pub(super) fn decide(&mut self, held_attempt: &HeldAttempt, bytes: usize) -> ChunkDecision {
         if !self.allowed_at.contains_key(held_attempt) {
             return ChunkDecision::Dropped;

@@ -21,7 +21,7 @@ use crate::node::Shared;
 use crate::turn_queue::{Bounds, Source, TurnQueue};
 use rondel_core::error_chain::chain;
 
-/// Capacity of the queue in KiB; each chunk counts one KiB more.
+/// Capacity of the queue, in KiB. Each chunk counts one KiB in addition to its size.
 const BOUNDS: Bounds = Bounds { session: 4 * 1024, app: 8 * 1024, all: 32 * 1024 };
 /// Size of one batch, in the same unit.
 const BATCH: usize = 4 * 1024;
@@ -29,9 +29,9 @@ const BATCH: usize = 4 * 1024;
 const LINE_OVERHEAD: usize = 64;
 /// Overhead of a chunk in addition to its lines, in bytes.
 const CHUNK_OVERHEAD: usize = 256;
-/// Maximum number of runs of one batch whose earlier attempts are read.
+/// Maximum number of attempts in one batch for which the earlier attempts of their run are read.
 const EARLIER_COUNT_MAX: usize = 500;
-/// How many chunks are stored, and how many runs are read, in one call of the store.
+/// Maximum number of chunks that one call of the store writes, and of runs that one call reads.
 const PART_CHUNKS_MAX: usize = 500;
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
@@ -117,14 +117,14 @@ impl LogItem {
         usize::try_from(self.kib).unwrap_or(usize::MAX).saturating_add(self.chunks.len())
     }
 
-    /// Queues the message if there is room within `patience`; otherwise returns its chunks.
+    /// Queues the message if there is room within `wait_max`; otherwise returns its chunks.
     pub(super) async fn enqueue(self, queue: &LogQueue, wait_max: Duration) -> Result<(), Vec<LogChunk>> {
         let (source, weight) = (self.source(), self.weight());
         queue.offer_within(wait_max, source, weight, self).await.map_err(|item| item.chunks)
     }
 }
 
-/// A batch on its way into the store. A further try continues where the last one failed.
+/// A batch on its way into the store. A further try continues where the last try failed.
 #[derive(Default)]
 struct Batch {
     /// The messages whose chunks are not judged yet.
@@ -162,7 +162,7 @@ impl LogLoop {
         while let Some(items) = stop.run_until_cancelled(self.queue.take(BATCH)).await {
             let mut batch = Batch { items, ..Batch::default() };
             let mut failed_count = 0_u32;
-            // An acknowledgement covers all earlier chunks of its attempt, so the next batch waits until this one is stored.
+            // An acknowledgement covers all earlier chunks of its attempt, so the next batch waits until this batch is stored.
             while let Err(error) = self.write(&mut batch).await {
                 failed_count = failed_count.saturating_add(1);
                 if failed_count == 1 {
@@ -191,7 +191,7 @@ impl LogLoop {
         Ok(())
     }
 
-    /// Decides which chunks of a message are stored. Rejected ones are acknowledged as well, so that the executor stops sending them.
+    /// Decides which chunks of a message are stored. Rejected chunks are acknowledged as well, so that the executor stops sending them.
     fn judge(&mut self, item: LogItem, batch: &mut Batch) {
         let LogItem { chunks, session, pending_guard: pending, .. } = item;
         let (_, acks) = batch.acks.entry(session.number).or_insert_with(|| (session.clone(), Vec::new()));
@@ -243,7 +243,7 @@ impl LogLoop {
         self.shared.log_readers.poke(chunks.iter().map(|chunk| chunk.run));
     }
 
-    /// Reads from the rows which executors hold the runs of these lines.
+    /// Reads from the rows which executors hold the runs of these lines, and caches which attempts may log.
     async fn learn_rights(&mut self, batch: &[LogItem]) -> Result<(), StoreError> {
         let now = self.shared.clock.now();
         let attempts_and_apps = batch
@@ -283,7 +283,7 @@ impl LogLoop {
     }
 }
 
-/// The rows that were read; none if the database refuses the read, because a retry would be refused again.
+/// The rows that were read; an empty list if the database refuses the read, because a retry would be refused again.
 fn empty_if_refused<T>(result: Result<Vec<T>, StoreError>) -> Result<Vec<T>, StoreError> {
     match result {
         Err(error) if !error.is_transient() => {
@@ -298,7 +298,7 @@ fn held_attempt(session: &SessionHandle, chunk: &LogChunk) -> HeldAttempt {
     (chunk.run, chunk.attempt, session.executor)
 }
 
-/// The line that replaces the first lines over the limit.
+/// A chunk with one line that replaces the first chunk over the limit.
 fn full_notice(chunk: &LogChunk) -> LogChunk {
     let at = chunk.lines.first().map_or(Timestamp::EPOCH, |line| line.at);
     let text = format!("… this log is full ({} MiB): what follows is dropped", RUN_BYTES_MAX / (1024 * 1024));

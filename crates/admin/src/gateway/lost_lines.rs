@@ -1,5 +1,5 @@
-//! Lines of a stream that were dropped because the queue to the store had no room. Their chunks are not acknowledged. As soon as there is
-//! room, a mark is stored in place of the last of these chunks.
+//! Lines of a stream that were dropped because the queue to the store had no room. Their chunks are not acknowledged. As soon as there is room, a
+//! mark is stored for each attempt, in place of the last of its dropped chunks.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -27,7 +27,7 @@ impl LostLines {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Counts the lines of a chunk; false if there is no room for a mark that replaces them.
+    /// Counts the lost lines of a chunk; false if [`ATTEMPT_COUNT_MAX`] other attempts have lost lines already, so that this attempt gets no mark.
     pub(super) fn add(&self, chunk: &LogChunk) -> bool {
         let mut counts_by_attempt = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let attempt = (chunk.run, chunk.attempt);

@@ -1,5 +1,5 @@
-//! Limits on the messages of an executor after its hello. Correct executors stay far below: the SDK sends messages of
-//! at most 500 parts and about 1 MiB.
+//! Limits on the messages of an executor after its hello. Correct executors stay far below these limits: the SDK sends messages of at most 500
+//! parts and about 1 MiB.
 
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::{

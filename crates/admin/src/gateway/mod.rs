@@ -1,4 +1,4 @@
-//! The endpoint of executors: one bidirectional gRPC stream per executor and node. It authenticates, checks the hello,
+//! The endpoint of executors: one bidirectional gRPC stream per executor and node. The endpoint authenticates the executor, checks the hello,
 //! translates messages, and makes no other decision.
 
 mod bounds;
@@ -130,7 +130,7 @@ impl GatewayService {
         Self { gateway: Arc::new(gateway) }
     }
 
-    /// The service with its limits.
+    /// The gRPC service, with the limit on the size of its messages.
     #[must_use]
     pub(crate) fn into_service(self) -> Service {
         GatewayServer::new(self).max_decoding_message_size(rondel_proto::MESSAGE_BYTES_MAX)
@@ -172,7 +172,8 @@ impl ExecutorAccess {
 }
 
 impl ExecutorAccess {
-    /// The access that a token and, if required, a certificate give.
+    /// The access that a token gives, limited to the names in the client's certificate if the setting requires this. Refuses a client without a
+    /// required certificate.
     fn new(
         principal: &tokens::Principal,
         certificates: Certificates,
@@ -204,7 +205,8 @@ impl GatewayService {
         access: &ExecutorAccess,
     ) -> Result<(mpsc::Receiver<v1::ServerMessage>, oneshot::Receiver<Status>), Status> {
         let gateway = &self.gateway;
-        // Streams are numbered on arrival: the later one of an executor's streams wins, even if its session is stored first.
+        // Streams are numbered on arrival, so that the later stream of an executor wins, even if its session is stored before that of the earlier
+        // stream.
         let session_number = gateway.session_number.fetch_add(1, Ordering::Relaxed) + 1;
         let hello = hello::receive(&mut messages).await.map_err(|status| match status.code() {
             Code::InvalidArgument => gateway.refuse(peer, status),
@@ -238,7 +240,7 @@ impl GatewayState {
         })
     }
 
-    /// Logs a refusal once per executor and reason.
+    /// Logs a refusal once for each executor and reason. Returns its status.
     fn refuse(&self, who: &str, status: Status) -> Status {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         if refusals.len() >= REFUSAL_COUNT_MAX {

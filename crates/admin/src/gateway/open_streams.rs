@@ -1,4 +1,4 @@
-//! Limits the open streams of executors per token and per address, because each can hold an incomplete message in memory.
+//! Limits the open streams of executors per token and per address, because each stream can hold an incomplete message in memory.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -46,7 +46,7 @@ impl TooManyStreams {
 }
 
 impl OpenStreams {
-    /// Counts a stream of an executor.
+    /// Counts a stream of an executor, unless that would exceed a limit.
     pub(super) fn admit(
         self: &Arc<Self>,
         token: TokenId,

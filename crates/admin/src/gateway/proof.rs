@@ -1,4 +1,4 @@
-//! Verifies the identity that an executor claims: a known incarnation, or the successor of one whose data directory it has.
+//! Verifies the identity that an executor claims: a known incarnation, or the successor of an executor whose data directory it has.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::node::Shared;
 /// An executor without a secret is live if it was heard within this many heartbeats.
 const LIVING_HEARTBEATS: u32 = 5;
 
-/// How many earlier processes an executor answers for.
+/// Maximum number of predecessors in a lineage; other successors of these predecessors are added without this limit.
 const LINEAGE_LEN_MAX: usize = 16;
 
 /// The stored digest of an executor's secret; `None` if it has no secret.
@@ -26,7 +26,7 @@ pub(super) fn secret_hash(secret: &[u8]) -> Option<String> {
 /// The predecessor that a hello names and proves, and the predecessors of that predecessor: the journal may hold results of any of these
 /// processes. Without the proof, another executor of the same name is not a predecessor.
 ///
-/// A process that was killed before it was welcomed is not the predecessor of the next one, although the server may have recorded runs under
+/// A process that was killed before it was welcomed is not the predecessor of the next process, although the server may have recorded runs under
 /// it. The killed process had proved the same predecessor with the same secret, so it is found as another successor of that predecessor.
 pub(super) async fn lineage(shared: &Shared, app: AppId, hello: &v1::Hello) -> Result<Vec<ExecutorId>, StoreError> {
     let mut lineage = Vec::new();
@@ -87,7 +87,7 @@ fn check_proof(app: AppId, stored_proof: Option<&ExecutorProof>, shown_secret: &
     }
 }
 
-/// Whether a node has a stream of the executor.
+/// Whether the executor is online here, or a node has an open session of it and has heard it recently.
 async fn is_living(shared: &Shared, id: ExecutorId) -> Result<bool, StoreError> {
     let now = shared.clock.now();
     let silence: Duration = shared.config.heartbeat.saturating_mul(LIVING_HEARTBEATS);

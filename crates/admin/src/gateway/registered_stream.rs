@@ -17,7 +17,7 @@ pub(super) struct RegisteredStream {
 }
 
 impl RegisteredStream {
-    /// Registers a stream that is being opened; `None` if an earlier hello of the executor has just opened another one.
+    /// Registers a stream that is being opened; `None` if an earlier hello of the executor has just opened another stream.
     pub(super) fn open(shared: &Arc<Shared>, online: OnlineExecutor, stream_number: u64) -> Option<Self> {
         let executor = online.id;
         let silent_since = shared.clock.now() - shared.config.heartbeat.saturating_mul(2);

@@ -19,9 +19,9 @@ use super::log_rights::RunFacts;
 use crate::dispatch::SessionHandle;
 use crate::node::Shared;
 
-/// How many scripts are read at the same time.
+/// Maximum number of scripts that are read at the same time.
 pub(super) const READ_COUNT_MAX: usize = 16;
-/// How many requests of one stream may wait for a read.
+/// Maximum number of requests of one stream that wait for a read.
 pub(super) const WAITING_COUNT_MAX: usize = 256;
 
 const NOT_ITS_RUN: &str = "this executor does not have the run";
@@ -60,7 +60,7 @@ impl ScriptReader {
             return Ok(Err(NOT_ITS_RUN.to_owned()));
         };
         let Some(definition) = store.definitions(&[(run.job, run.job_version)]).await?.pop() else {
-            // This server cannot read the definition, which a newer server has saved. One that can answers.
+            // This server cannot read the definition, which a newer server has saved. The executor gets no answer, and asks another server.
             let (table, column, id) = ("job_version", "spec", run.job.get());
             return Err(StoreError::Corrupt { table, column, id, message: "this server cannot read it".to_owned() });
         };

@@ -57,7 +57,7 @@ pub(super) struct Session {
     stream: OutgoingStream,
     namespace: rondel_core::NamespaceId,
     app: rondel_core::AppId,
-    /// The credential of the stream.
+    /// The credential of the stream; `None` if it is not checked again.
     authorization: Option<String>,
     /// The executor's process, if it runs on this host.
     process: Option<HostProcess>,
@@ -96,7 +96,7 @@ impl Session {
         };
         row.record_opened(opened_at);
         let nodes = read_nodes(shared).await?;
-        // Its hello may have been read long ago, if the database was slow since.
+        // The hello may have been read long ago, if the database has been slow since.
         admitted.online_executor.last_seen_at = shared.clock.now();
         let Some(registered) = RegisteredStream::open(shared, admitted.online_executor.clone(), session_number) else {
             return Err(Status::unavailable(
@@ -209,10 +209,10 @@ impl Session {
         if let Some(status) = refusal {
             let (executor_id, reason) = (self.handle.executor, status.message());
             tracing::warn!(%executor_id, reason, "refused a message of an executor; ending its stream");
-            // The receiver is gone if the connection is.
+            // Sending fails if the connection has ended, because the receiver is dropped with it.
             refusal_sender.send(status).ok();
         } else {
-            // The stream ends on the executor's side only once this is dropped too. What follows may take long.
+            // The stream ends on the executor's side only once this sender is dropped, and the steps below may take long.
             drop(refusal_sender);
         }
         self.queue_marks().await;
@@ -229,7 +229,7 @@ impl Session {
         }
     }
 
-    /// Ends the session. `stream_resources` is what the stream takes until it has ended.
+    /// Ends the session. `stream_resources` are held until the end of the stream is stored, or a first try to store it has failed.
     async fn close<H>(self, got_goodbye: bool, stream_resources: H, stop: &CancellationToken) {
         let Self { shared, gateway, handle, stream, process, row, registered, .. } = self;
         let id = handle.executor;
@@ -237,12 +237,13 @@ impl Session {
         shared.declared.leave(id, handle.number);
         shared.pumps.leave(id, handle.number);
         let (closed_sender, closed_receiver) = oneshot::channel();
-        // The receiver waits below.
+        // Sending fails only if this task has ended, because the receiver waits below.
         let responder = Responder::new(|()| {
             closed_sender.send(()).ok();
         });
         drop(gateway.events.send(Event::StreamEnded(id, handle.number, responder)).await);
-        // An adopter concludes from a session's end that nothing was sent later: the dispatcher drops the stream before the end is stored.
+        // An adopter concludes from a session's end that nothing was sent later. Therefore the dispatcher drops the stream before the end is
+        // stored.
         let is_dropped = closed_receiver.await.is_ok();
         drop(registered);
         let mut unstored_end = None;
@@ -250,7 +251,7 @@ impl Session {
             let stream_end = StreamEnd { opened_at, reached: shared.sent_until() };
             unstored_end = (!session_end::store_end(&shared, id, stream_end).await).then_some(stream_end);
         }
-        // Dropping the last sender ends the stream on the executor's side too. The executor may open the next one while this task waits.
+        // Dropping the last sender ends the stream on the executor's side too. The executor may open the next stream while this task waits.
         drop((handle, stream, stream_resources));
         if got_goodbye {
             drop(gateway.events.send(Event::ExecutorShutDown(id)).await);
@@ -359,8 +360,7 @@ impl Session {
         }
     }
 
-    /// Queues chunks for the store, behind marks for the lines that were dropped before. Returns false if there is no room; the caller then
-    /// drops the chunks.
+    /// Queues chunks for the store, behind marks for the lines that were dropped before. If there is no room, drops the chunks and returns false.
     async fn queue_logs(&self, chunks: Vec<LogChunk>, kib: u32, wait_max: Duration) -> bool {
         let mut chunks_with_marks = self.lost_lines.marks(self.shared.clock.now());
         let mark_count = chunks_with_marks.len();
@@ -397,7 +397,7 @@ impl Session {
         }
     }
 
-    /// Answers a request for a script in a separate task. If too many requests wait already, this one is not answered, and the executor asks
+    /// Answers a request for a script in a separate task. If too many requests wait already, this request is not answered, and the executor asks
     /// again.
     fn send_script(&self, request: v1::ScriptRequest) {
         let Ok(place) = Arc::clone(&self.script_places).try_acquire_owned() else { return };
@@ -415,7 +415,7 @@ impl Session {
     }
 
     fn note_progress(&self, reply: &v1::Reply) {
-        // If this node sent the attempt, it knows the executor.
+        // If this node sent the attempt, only the executor to which it was sent may report progress.
         let sent_attempt =
             self.shared.sent_runs.get(RunId::new(reply.run_id)).filter(|(attempt, _)| *attempt == reply.attempt);
         let is_own_attempt = sent_attempt.is_none_or(|(_, executor)| executor == self.handle.executor);
@@ -430,8 +430,7 @@ impl Session {
     }
 }
 
-/// The nodes with their leases, read after the session was stored: the list of the last beat lacks leases that another node has fenced
-/// since.
+/// The nodes with their leases, read after the session was stored. The list of the last beat would lack leases that another node has fenced since.
 async fn read_nodes(shared: &Shared) -> Result<Arc<Vec<Node>>, Status> {
     if mutant::on(Mutant::StaleWelcome) {
         return Ok(shared.membership.nodes());
@@ -464,7 +463,7 @@ fn welcome(shared: &Shared, nodes: &[Node]) -> v1::Welcome {
 
 fn parse_reply(reply: &v1::Reply, now: Timestamp) -> Option<(RunId, i32, Reply)> {
     use v1::reply::Kind;
-    let outcome = match reply.kind() {
+    let parsed_reply = match reply.kind() {
         Kind::Accepted => Reply::Accepted,
         Kind::Started => {
             let start_delay = Duration::from_millis(u64::try_from(reply.started_after_ms).unwrap_or(0));
@@ -473,7 +472,7 @@ fn parse_reply(reply: &v1::Reply, now: Timestamp) -> Option<(RunId, i32, Reply)>
         Kind::Refused => Reply::Refused(reply.refused(), Some(reply.fence_n).filter(|number| *number != 0)),
         Kind::Progress | Kind::Unspecified => return None,
     };
-    Some((RunId::new(reply.run_id), reply.attempt, outcome))
+    Some((RunId::new(reply.run_id), reply.attempt, parsed_reply))
 }
 
 fn fence_answer(reply: v1::FenceReply, now: Timestamp) -> FenceAnswer {

@@ -1,5 +1,5 @@
-//! Stores the end of an executor's session. While the database does not answer, it tries again: later roll calls would wait for an executor
-//! whose row states that its stream is open.
+//! Stores the end of an executor's session, and tries again while the database does not answer. Otherwise later roll calls would wait for an
+//! executor whose row states that its stream is open.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::node::Shared;
 const RETRY_DELAY_MIN: Duration = Duration::from_secs(1);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
 
-/// Stores the end; false if it has to be stored again: the database did not answer, or the server is taking its next lease. A server that
-/// does moves the sessions of its executors to that lease, as open ones, also that of an executor that it has just lost.
+/// Stores the end; false if it has to be stored again, because the database did not answer, or the server is taking its next lease. Such a server
+/// moves the sessions of its executors to the next lease, as open sessions, including the session of an executor whose stream has just ended.
 pub(super) async fn store_end(shared: &Shared, executor: ExecutorId, stream_end: StreamEnd) -> bool {
     let token = shared.membership.token();
     match shared.store.close_session(token, executor, stream_end).await {

@@ -1,8 +1,8 @@
-//! The streams of one executor to this node share one row in the store. Only the last of them ends it.
+//! The streams of one executor to this node share one row in the store. Only the last of these streams ends the row.
 //!
-//! Two hellos of an executor may be in flight to the store at the same time, and the later one may be stored first. If the earlier stream
-//! then ended the row, the row would state that nothing is sent to the executor any more, although the later stream lives: a server that
-//! adopts this node's runs would not ask that executor about them.
+//! Two hellos of an executor may be in flight to the store at the same time, and the later hello may be stored first. If the earlier stream then
+//! ended the row, the row would state that nothing is sent to the executor any more, although the later stream lives: a server that adopts this
+//! node's runs would not ask that executor about them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -12,14 +12,15 @@ use tokio::sync::Notify;
 
 use crate::dispatch::SessionHandle;
 
-/// Maximum size of the waiting reports of one app's executors, and of all executors, in bytes. Further reports are dropped, because reports
-/// are repeated.
+/// Maximum size of the waiting reports of one app's executors, in bytes. Further reports are dropped, because each later report has the group's
+/// complete state again.
 const APP_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The same limit for the reports of all executors together.
 const BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Size of a report, and of an item, without the texts, in bytes.
 const PART_OVERHEAD: usize = 256;
 
-/// The newest report of a group that the loop has not taken yet.
+/// The reports of a group that the loop has not taken yet, merged into one.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Report {
     /// The app of the executor.
@@ -30,7 +31,7 @@ pub(super) struct Report {
     pub(super) items: BTreeMap<String, v1::PumpProgress>,
     /// Whether a look took the report before it knew the group.
     pub(super) has_waited: bool,
-    /// Its size.
+    /// Its size in memory.
     bytes: usize,
 }
 
@@ -47,7 +48,7 @@ impl Report {
         Self { app, taken_order: (report.term, report.number), items, has_waited: false, bytes }
     }
 
-    /// Merges another report of the group, newer or older.
+    /// Merges another report of the group, newer or older: the newer state of each item stays.
     fn add(&mut self, other: Self) {
         self.taken_order = self.taken_order.max(other.taken_order);
         self.has_waited |= other.has_waited;
@@ -62,8 +63,8 @@ impl Report {
     }
 
     /// The report, if it may wait for one more look because this look did not know its group; `None` if it has waited before.
-    pub(super) fn keep_for_next_look(group: ((ExecutorId, Owner), Self)) -> Option<((ExecutorId, Owner), Self)> {
-        let (group, report) = group;
+    pub(super) fn keep_for_next_look(entry: ((ExecutorId, Owner), Self)) -> Option<((ExecutorId, Owner), Self)> {
+        let (group, report) = entry;
         (!report.has_waited).then_some((group, Self { has_waited: true, ..report }))
     }
 }
@@ -81,7 +82,7 @@ struct Inbox {
 }
 
 impl Inbox {
-    /// Adds a report of a group; false if there is no room for it. Each app has its own room, so that no app takes that of the others.
+    /// Adds a report of a group; false if there is no room for it. Each app has its own room, so that no app uses up the room of another app.
     fn add(&mut self, job: JobId, group: (ExecutorId, Owner), report: Report) -> bool {
         let app_bytes = self.bytes.get(&report.app).copied().unwrap_or_default();
         let all_bytes: usize = self.bytes.values().sum();
@@ -123,7 +124,7 @@ struct ShownTotals {
 }
 
 impl PumpBoard {
-    /// Adds a stream of an executor.
+    /// Adds a stream of an executor, in place of an older stream. Does nothing if a newer stream is there.
     pub(crate) fn join(&self, session: SessionHandle) {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         let stream = streams.entry(session.executor).or_insert_with(|| session.clone());
@@ -144,7 +145,7 @@ impl PumpBoard {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner).get(&executor).cloned()
     }
 
-    /// Takes the reports of an executor of this app. For each item the newest state counts.
+    /// Receives the reports of an executor of this app. For each item the newest state counts.
     pub(crate) fn receive(&self, (app, executor): (AppId, ExecutorId), reports: Vec<v1::PumpReport>) {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         for report in reports {
@@ -165,14 +166,14 @@ impl PumpBoard {
         self.news.notify_one();
     }
 
-    /// All reports since the last call, and the jobs of which an attempt has ended since.
+    /// Takes all reports since the last call, and the jobs of which an attempt has ended since.
     pub(super) fn take_news(&self) -> (Reports, BTreeSet<JobId>) {
         let Inbox { reports, jobs_with_ends, .. } =
             std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
         (reports, jobs_with_ends)
     }
 
-    /// The reports of a job since the last call.
+    /// Takes the reports of a job that have not been taken yet.
     pub(super) fn take_of(&self, job: JobId) -> BTreeMap<(ExecutorId, Owner), Report> {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         let reports = inbox.reports.remove(&job).unwrap_or_default();
@@ -184,7 +185,7 @@ impl PumpBoard {
         reports
     }
 
-    /// Puts back reports that could not be written: they come with the next look, unless newer reports replace them.
+    /// Puts back reports that could not be written. The next look takes them, merged with newer reports.
     pub(super) fn put_back(&self, reports: Reports) {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         let mut dropped = 0_u64;

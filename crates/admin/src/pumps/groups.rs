@@ -1,4 +1,4 @@
-//! The groups of pump jobs: where they run, which of them leaves its executor, and their last orders.
+//! The groups of pump jobs: where they run, which of them leave their executors, and their last orders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -27,7 +27,7 @@ struct GroupState {
     mode: GroupMode,
     /// The instant of the last look that found the group's run open.
     seen_at: Timestamp,
-    /// Whether it is to leave its executor for another one.
+    /// Whether the group is to leave its executor for another executor.
     is_leaving: bool,
     /// The last order that was sent to the group.
     last_order: Option<SentOrder>,
@@ -185,8 +185,8 @@ impl Groups {
     }
 }
 
-/// Makes groups leave executors that no longer take groups. Also makes one group at a time leave an executor that has at least two groups
-/// more than another one.
+/// Makes groups leave executors that no longer take groups. Also makes one group at a time leave an executor that has at least two groups more than
+/// another executor.
 fn choose_leaving_groups(
     groups: &mut BTreeMap<Owner, GroupState>,
     shared: &Shared,
@@ -206,7 +206,7 @@ fn choose_leaving_groups(
         .map(|(executor, room)| Load { groups: count(groups, executor.id, false), room: *room })
         .collect();
     for (executor, _) in executors.iter().filter(|(executor, _)| is_stopped(shared, snapshot, executor)) {
-        // Its groups leave whether or not another executor takes them.
+        // The groups of a stopped executor leave it whether or not another executor takes them.
         for group_state in
             groups.values_mut().filter(|group_state| group_state.seen_at == now && group_state.executor == executor.id)
         {

@@ -1,9 +1,9 @@
 //! Pump jobs: begins and ends their root runs, moves their groups between executors, and deals (assigns) their items to the groups.
 //!
-//! The groups are runs like any others: the dispatcher sends them, finds them again and ends them. This loop reads the rows of the jobs
-//! whose home is this node, decides with [`rondel_core::pump`], writes the changes of items, and then sends orders to executors.
-//! Everything that it has in memory can be read again, so the next look repairs what a lost order or a dead server left undone. A job
-//! with nothing in progress [rests](rest) until something is noticed.
+//! The groups are runs like any other runs: the dispatcher sends them, finds them again and ends them. This loop reads the rows of the jobs whose
+//! home is this node, decides with [`rondel_core::pump`], writes the changes of items, and then sends orders to executors. The loop can read again
+//! everything that it has in memory, so the next look repairs the effects of a lost order or a dead server. A job with nothing in progress
+//! [rests](rest) until a change is noticed that may concern it.
 
 mod board;
 mod groups;
@@ -36,7 +36,7 @@ use crate::node::Node;
 const PERIOD: Duration = Duration::from_secs(1);
 /// How long reports are gathered, to be written together.
 const GATHER_TIME: Duration = Duration::from_millis(200);
-/// How many root runs of a job are looked at: an open one, one that waits behind it, and some that have ended.
+/// Maximum number of root runs of a job that a look reads: an open run, a run that waits behind it, and some that have ended.
 const ROOT_COUNT: u32 = 8;
 
 pub(crate) struct PumpLoop {
@@ -98,14 +98,15 @@ impl PumpLoop {
         Self { node, groups: Groups::default(), rests: Rests::default(), totals: BTreeMap::new() }
     }
 
-    /// Looks at all pump jobs, and returns how many changes were made. If one job fails, the others are still handled.
+    /// Looks at all pump jobs, and returns how many changes were made. If one job fails, the others are still handled, and the last error is
+    /// returned.
     async fn look(&mut self) -> Result<u64, StoreError> {
         let shared = Arc::clone(self.node.shared());
         if !shared.membership.holds_lease() || !shared.has_begun_adoption() {
-            // Groups report a change once: what they report now waits for the next lease.
+            // Groups report a change only once, so the reports stay here until the next lease.
             return Ok(0);
         }
-        // Groups report a change once, so reports are taken only after the jobs that they concern were read.
+        // Groups report a change only once, so reports are taken only after the jobs that they concern were read.
         let records = shared.store.pump_jobs().await?;
         let jobs: BTreeSet<JobId> = records.iter().map(|record| record.job).collect();
         self.groups.retain_jobs(&jobs);
@@ -197,7 +198,7 @@ impl PumpLoop {
         count += self.step_roots(snapshot, &pump, &roots, (&items, &definitions)).await?;
         let pump_roots: Vec<&Run> = roots.iter().filter(|run| is_of_pump(run, &definitions)).collect();
         let open_roots: Vec<&Run> = pump_roots.iter().copied().filter(|run| !run.status.is_terminal()).collect();
-        // The groups of a root run work under its definition until they end.
+        // The groups of a root run work under the definition of that run until they end.
         let working_root = open_roots.iter().rev().find(|run| run.shard_total.is_some());
         let definition = working_root.and_then(|run| definitions.get(&run.job_version)).unwrap_or(snapshot.definition);
         let working_pump = definition.job.pump.clone().unwrap_or_else(|| Arc::clone(&pump));
@@ -228,8 +229,8 @@ impl PumpLoop {
         Ok(count)
     }
 
-    /// The definitions of root runs. A run that a user triggered may go on under an earlier definition while its job is paused, and a run of a version
-    /// that is no pump job goes on after each edit.
+    /// The definitions of root runs. A run that a user triggered may continue under an earlier definition while its job is paused, and a run of a
+    /// version that is no pump job continues after each edit.
     async fn root_definitions(&self, roots: &[Run]) -> Result<RootDefinitions, StoreError> {
         let keys: BTreeSet<(JobId, i64)> = roots.iter().map(|run| (run.job, run.job_version)).collect();
         let definitions = self.node.definitions(keys).await?;
@@ -246,7 +247,7 @@ impl PumpLoop {
         count.is_some_and(|count| self.groups.are_settled(job, count, now))
     }
 
-    /// Writes what groups have reported about the items of a job, and returns the items.
+    /// Writes the changes that groups have reported for the items of a job. Returns the items, and how many changes were applied.
     async fn write_reports(
         &mut self,
         snapshot: &PumpSnapshot<'_>,
@@ -259,7 +260,7 @@ impl PumpLoop {
         Ok((items, count))
     }
 
-    /// Writes what groups have reported since this look began. A group that has ended has sent its last counts by now. These counts are
+    /// Writes the changes that groups have reported since this look began. A group that has ended has sent its last counts by now. These counts are
     /// written before the group's items are dealt to other groups, because they would be refused after that.
     async fn write_late_reports(
         &mut self,
@@ -282,7 +283,7 @@ impl PumpLoop {
         result
     }
 
-    /// Writes changes of items, and applies those that were made to `items` as well.
+    /// Writes changes of items to the store, and updates `items` to match the rows. Returns how many changes were applied.
     async fn write_changes(
         &self,
         snapshot: &PumpSnapshot<'_>,
@@ -290,7 +291,7 @@ impl PumpLoop {
         changes: Vec<(String, ItemChange)>,
     ) -> Result<u64, StoreError> {
         let mut items_after = items.clone();
-        // Reports repeat, so a change without effect is not written.
+        // A report has the complete state of a group, so a change without effect is not written.
         let changes: Vec<_> = changes
             .into_iter()
             .filter(|(name, change)| apply_change(&mut items_after, name, change, snapshot.now))
@@ -313,13 +314,13 @@ impl PumpLoop {
     }
 }
 
-/// Whether a root run is one of the pump. It is not if its version of the job is no pump job and has shards. A run whose definition cannot be
-/// read counts as one of the pump.
+/// Whether a root run is a run of the pump. A root run with shards, under a version of the job that is no pump job, is not. A run whose definition
+/// cannot be read counts as a run of the pump.
 fn is_of_pump(root: &Run, definitions: &RootDefinitions) -> bool {
     definitions.get(&root.job_version).is_none_or(|definition| definition.job.pump.is_some())
 }
 
-/// Whether groups work alike under two definitions of a job. A rest knows the newest one only.
+/// Whether groups work alike under two definitions of a job. A rest knows only the newest definition.
 fn works_alike(earlier: &CompiledDefinition, later: &CompiledDefinition) -> bool {
     let (job, other_job) = (&earlier.job, &later.job);
     let is_alike = || job.handler == other_job.handler && job.select == other_job.select && job.pump == other_job.pump;
@@ -339,7 +340,7 @@ fn apply_mutants(changes: Vec<(String, ItemChange)>, items: &BTreeMap<String, It
     changes.into_iter().filter_map(weakened_change).collect()
 }
 
-/// Whether each item of the definition is owned by a group of this root run, and that group has found no rows for it. The owner is checked
+/// Whether each item of the definition is owned by a group of this root run, and that group has found no rows for the item. The owner is checked
 /// because an item may still be dry from the previous root run, and owned by one of its groups.
 fn is_dry(pump: &Pump, items: &BTreeMap<String, Item>, is_of_root: impl Fn(Owner) -> bool) -> bool {
     let has_owner = |item: &Item| item.owner.is_some_and(&is_of_root) || mutant::on(Mutant::DryWithoutOwner);

@@ -15,7 +15,7 @@ const RESEND_AFTER: Duration = Duration::from_secs(2);
 /// The content of an order: another order with the same content need not be sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct OrderContent {
-    /// Items with their epochs, and whether the group is to release them.
+    /// For each item its name, its epoch, and whether the group is to release it.
     items: Vec<(String, i64, bool)>,
     /// Whether the group is to leave its executor.
     must_leave: bool,

@@ -1,7 +1,7 @@
-//! Rests of jobs with nothing in progress. The rows of such a job are read again when something is noticed that may concern it, and
-//! otherwise after a while: an idle pump costs nearly nothing.
+//! Rests of jobs with nothing in progress. The rows of such a job are read again when a change is noticed that may concern it, and otherwise once
+//! its rest has lasted [`REST_LENGTH`]. An idle pump therefore costs nearly nothing.
 //!
-//! The following is noticed:
+//! These changes are noticed:
 //! - a report of a group, which each group sends when it begins, and the end of an attempt;
 //! - another definition, home or lease;
 //! - executors that come, go, fill up or are switched;
@@ -18,7 +18,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 use rondel_store::pumps::PumpJob;
 
-/// How long a job rests: as long as an idle group pauses between two reports, since each report ends the rest and lets a new one begin.
+/// How long a job rests: as long as an idle group pauses between two reports, since each report ends the rest and lets a new rest begin.
 const REST_LENGTH: Duration = Duration::from_secs(10);
 
 /// The part of a job's state that a look knows without reading its rows.
@@ -36,7 +36,7 @@ pub(super) struct Rest {
     /// When the rest began.
     pub(super) since: Timestamp,
     pub(super) inputs: PumpInputs,
-    /// The open root run, or else the newest one.
+    /// The open root run, or else the newest root run; `None` if there is none.
     pub(super) root: Option<Root>,
     pub(super) totals: Totals,
 }

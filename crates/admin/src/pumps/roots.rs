@@ -12,7 +12,7 @@ use rondel_store::pumps::{PumpJob, has_come};
 use super::{PumpLoop, PumpSnapshot, ROOT_COUNT, RootDefinitions, is_dry, is_of_pump};
 use crate::jobs::{self, JobError, RunParams};
 
-/// The requester that ends a root run.
+/// The requester in the requests to end a root run and its groups.
 const END_REQUESTER: &str = "the end of the pump";
 
 impl PumpLoop {
@@ -48,7 +48,7 @@ impl PumpLoop {
         for run in open_roots {
             let own_pump = definitions.get(&run.job_version).and_then(|definition| definition.job.pump.as_deref());
             let pump = own_pump.unwrap_or(pump);
-            // A root run that waits behind another has no items yet.
+            // A root run that waits behind another root run has no items yet.
             let is_dry = is_dry(pump, items, |owner| self.groups.is_of_root(snapshot.record.job, owner, run.id))
                 && run.shard_total.is_some();
             if let RootStep::End(reason) = snapshot.next_step(pump, Some(root(run)), is_dry) {
@@ -58,7 +58,8 @@ impl PumpLoop {
         Ok(count)
     }
 
-    /// The parameters that were set for the run that the next one continues, as far as the newest definition lets a run set them.
+    /// The parameters that were set for the run that the next run continues, as far as the newest definition lets a run set them; `None` if there
+    /// are none.
     async fn continued_params(
         &self,
         snapshot: &PumpSnapshot<'_>,
@@ -92,8 +93,8 @@ impl PumpLoop {
         self.step_roots(snapshot, &pump, &roots, (&BTreeMap::new(), &definitions)).await
     }
 
-    /// Begins a root run, with the parameters and the trigger of the one that it continues. If a run from before the job was a pump job has the
-    /// planned instant, the root run is planned for now.
+    /// Begins a root run, with the parameters and the trigger of the run that it continues, if there is one. If a run from before the job was a
+    /// pump job has the planned instant, the root run is planned for now.
     async fn begin(
         &self,
         snapshot: &PumpSnapshot<'_>,
@@ -113,7 +114,7 @@ impl PumpLoop {
         let run = planned_run(fire_at);
         let mut id = run.id;
         let mut stored_run = store.request_run(token, run).await?;
-        // That run need not be among the newest ones, which were looked at.
+        // The stored run need not be among the newest runs, which this look has read.
         if stored_run.id != id
             && !is_of_pump(&stored_run, &self.root_definitions(std::slice::from_ref(&stored_run)).await?)
         {
@@ -141,7 +142,7 @@ impl PumpLoop {
     /// Ends the open root runs of a deleted job, and forgets that it was a pump job.
     pub(super) async fn end_deleted(&self, record: PumpJob) -> Result<u64, StoreError> {
         let mut roots = self.node.store().pump_roots(record.job, Timestamp::MAX, ROOT_COUNT).await?;
-        // Runs with shards go on, as those of any other deleted job.
+        // Runs with shards continue, like those of any other deleted job.
         let definitions = self.root_definitions(&roots).await?;
         roots.retain(|run| is_of_pump(run, &definitions));
         let count = self.end_all(&roots, Reason::Deleted).await?;

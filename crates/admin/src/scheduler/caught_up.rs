@@ -1,4 +1,4 @@
-//! Records when the scan had last claimed everything that was due. A fire that became late since then is late, but was not missed.
+//! Records when the scan last had claimed everything that was due. A fire that became late since then is late, but was not missed.
 
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
@@ -13,7 +13,8 @@ pub(crate) struct CaughtUp {
 }
 
 impl CaughtUp {
-    /// A scan begins at `now` under a lease held since `held_since`. Returns the instant as of which it judges how late fires are.
+    /// Records that a scan begins at `now` under a lease that has held since `held_since`. Returns the instant as of which the scan judges how late
+    /// fires are.
     pub(crate) fn begin(&mut self, token: LeaseToken, held_since: i64, now: i64) -> i64 {
         let lease = Some((token, held_since));
         if self.lease != lease {

@@ -1,5 +1,5 @@
-//! Healing: repairs what no other loop finds. These are jobs that should fire and have no next fire, jobs whose home is no node of the
-//! cluster, and calendars and jobs that did not follow a saved calendar because the node that saved it died then.
+//! Healing: repairs what no other loop finds. These are jobs that should fire and have no next fire, jobs whose home is no node of the cluster, and
+//! calendars and jobs that did not follow a saved calendar because the node that saved it died too early.
 //!
 //! In each period one node looks. Normally it finds nothing and logs nothing.
 
@@ -115,8 +115,8 @@ impl HealLoop {
         Ok(count)
     }
 
-    /// The instant up to which the fires of a job have their verdicts: its last planned row, or its last edit. The misfire policy applies
-    /// to fires that were due since then.
+    /// The instant up to which the fires of a job have their verdicts: its last planned row or its last edit, whichever is later. The misfire
+    /// policy applies to fires that were due since then.
     async fn accounted_until(
         &self,
         stuck_job: StuckJob,

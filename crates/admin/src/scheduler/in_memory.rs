@@ -1,4 +1,4 @@
-//! Which open runs this process has in memory, so that the periodic query for strays never takes one up twice.
+//! Which open runs this process has in memory, so that the periodic query for strays never takes a run up twice.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -34,7 +34,7 @@ struct Contents {
 /// The runs of a job that are left in the store.
 #[derive(Clone, Copy, Debug)]
 struct LeftInStore {
-    /// The place just before the first of them in their order.
+    /// The place just before the first of these runs, in the order of the job's unsent runs.
     place: UnsentPlace,
     /// Since when there are such runs.
     since: Timestamp,
@@ -57,12 +57,12 @@ struct OpenRun {
     attempt: i32,
     /// The epoch of the lease that owns the run.
     epoch: i64,
-    /// The instant as of which the misfire policy judges it, by the boot-time clock in microseconds.
+    /// The instant as of which the misfire policy judges the run, by the boot-time clock in microseconds.
     judged_as_of: i64,
-    /// Since when it waits, if it was left in the store for lack of room.
+    /// Since when the run waits, if it was left in the store for lack of room; `None` if it was not.
     queued_from: Option<Timestamp>,
     owner: RunOwner,
-    /// Whether an executor has, or may have, an attempt of it.
+    /// Whether an executor has, or may have, an attempt of the run.
     is_in_hand: bool,
 }
 
@@ -135,7 +135,7 @@ impl Default for InMemory {
 }
 
 impl InMemory {
-    /// With room for about `run_count_max` runs.
+    /// An empty set with room for about `run_count_max` runs.
     pub(crate) fn new(run_count_max: usize) -> Self {
         Self { contents: Mutex::default(), run_count_max }
     }
@@ -157,8 +157,8 @@ impl InMemory {
         runs.into_iter().filter(|run| is_new(run)).collect()
     }
 
-    /// Adds the runs that are new, as far as there is room, and returns those that it added; the misfire policy judges them as of this
-    /// instant of the boot-time clock. New runs without room are left in the store from now on.
+    /// Adds the runs that are new, as far as there is room, and returns the added runs. The misfire policy judges these runs as of `judged_as_of`,
+    /// an instant of the boot-time clock. New runs without room are left in the store from now on.
     pub(crate) fn admit_as_of(&self, runs: Vec<Run>, judged_as_of: i64, now: Timestamp) -> Vec<Run> {
         let mut contents = self.lock();
         let mut is_admitted = |run: &Run| {
@@ -228,7 +228,7 @@ impl InMemory {
         (jobs, last_examined_job)
     }
 
-    /// The place before the first of this job's runs that are left in the store.
+    /// The place before the first of this job's runs that are left in the store; `None` if the job has no such run.
     pub(crate) fn unsent_place_of(&self, job: JobId) -> Option<UnsentPlace> {
         self.lock().left_in_store.get(&job).map(|left| left.place)
     }
@@ -253,7 +253,7 @@ impl InMemory {
             }
             let has_room = first_blocked.is_none() && contents.shares.has_room(RunOwner::of(&run), self.run_count_max);
             let has_room = has_room && !mutant::on(Mutant::LeftForEver);
-            // A fire that was missed and runs late, or a backfilled one, waits without a time limit.
+            // A fire that was missed and runs late, or a backfilled fire, waits without a time limit.
             let is_catch_up = matches!(run.trigger, Trigger::Misfire | Trigger::Backfill);
             let queued_from = (!is_catch_up).then_some(run.due_at.max(left_before.since));
             let timeout_at = queued_from.map_or(Timestamp::MAX, |from| timeout_of(&run, from));
@@ -296,7 +296,7 @@ impl InMemory {
         runs.into_iter().filter(|run| is_admitted(run)).collect()
     }
 
-    /// Since when the run waits, if it was left in the store for lack of room.
+    /// Since when the run waits, if it was left in the store for lack of room; `None` for any other run.
     pub(crate) fn queued_from(&self, run: RunId) -> Option<Timestamp> {
         self.lock().runs.get(&run)?.queued_from
     }
@@ -311,7 +311,7 @@ impl InMemory {
         self.lock().shares.may_expand(RunOwner::of(root), self.run_count_max)
     }
 
-    /// The instant as of which the misfire policy judges the run.
+    /// The instant as of which the misfire policy judges the run, by the boot-time clock in microseconds; `None` if the run is not in memory.
     pub(crate) fn judged_as_of(&self, run: RunId) -> Option<i64> {
         let contents = self.lock();
         contents.runs.get(&run).map(|open| open.judged_as_of)
@@ -347,13 +347,13 @@ impl InMemory {
         }
     }
 
-    /// Whether the run is here, under a later lease than this one.
+    /// Whether the run is here under a later lease than `lease`.
     pub(crate) fn is_newer(&self, run: RunId, lease: LeaseToken) -> bool {
         let contents = self.lock();
         contents.runs.get(&run).is_some_and(|open| open.epoch > lease.epoch)
     }
 
-    /// Whether a later attempt of the run than this one is here.
+    /// Whether a later attempt of the run than `attempt` is here.
     pub(crate) fn has_later(&self, run: RunId, attempt: i32) -> bool {
         let contents = self.lock();
         contents.runs.get(&run).is_some_and(|open| open.attempt > attempt)
@@ -367,7 +367,7 @@ impl InMemory {
         }
     }
 
-    /// Whether this attempt of the run, or an earlier one, is here.
+    /// Whether this attempt of the run, or an earlier attempt, is here.
     pub(crate) fn has_attempt_up_to(&self, run: RunId, attempt: i32) -> bool {
         let contents = self.lock();
         contents.runs.get(&run).is_some_and(|open| open.attempt <= attempt)

@@ -28,7 +28,7 @@ struct Mark {
 }
 
 impl LowWater {
-    /// Where the next reading begins.
+    /// Where the next reading begins; the epoch if it reads the whole range.
     pub(crate) fn reading_start(&self, now: Instant) -> Timestamp {
         self.mark.as_ref().filter(|mark| now < mark.until).map_or(Timestamp::EPOCH, |mark| mark.from)
     }

@@ -1,4 +1,4 @@
-//! The way of a run from its job's next fire until it is due: scan, ring, tick.
+//! The path of a run from its job's next fire to the instant at which it is due: scan, ring, tick.
 
 pub(crate) mod caught_up;
 pub(crate) mod command;

@@ -9,7 +9,7 @@ const SLOT_COUNT: i64 = 60;
 #[derive(Debug)]
 pub(crate) struct Ring {
     slots: Vec<Vec<Run>>,
-    /// Everything due in this second or earlier has been taken.
+    /// All runs that were due in this second or earlier have been taken.
     taken_through: i64,
 }
 
@@ -18,8 +18,8 @@ impl Ring {
         Self { slots: (0..SLOT_COUNT).map(|_| Vec::new()).collect(), taken_through: now.second() - 1 }
     }
 
-    /// Puts a run into the slot of the second in which it is due. Returns the run if that second has been taken: the caller hands it over
-    /// immediately.
+    /// Puts a run into the slot of the second in which it is due. Returns the run if that second has been taken already. The caller then hands the
+    /// run over.
     pub(crate) fn put(&mut self, run: Run) -> Option<Run> {
         if run.due_at.second() <= self.taken_through {
             return Some(run);

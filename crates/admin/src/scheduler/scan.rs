@@ -1,5 +1,5 @@
-//! The scan: each second it claims the fires of the look-ahead window, and then, with a budget, overdue fires. Instants at which many jobs
-//! fire are claimed further ahead, as early as their number requires.
+//! The scan: each second it claims the fires of the look-ahead window, and then, with a budget, overdue fires. If many jobs fire at one instant,
+//! their fires are claimed further ahead, as early as their number requires.
 //!
 //! A claim is durable before anything is in memory: one transaction moves `next_fire_at` on and inserts the runs. Fires that another node
 //! claimed first drop out. The loop may be run twice, late, or on another node.
@@ -32,7 +32,7 @@ use crate::scheduler::low_water::LowWater;
 use crate::scheduler::share::LeftToOthers;
 use crate::scheduler::take_up::TakeUp;
 
-/// How many dense instants one statement reads.
+/// Maximum number of dense instants that one statement reads.
 const DENSE_COUNT_MAX: u32 = 60;
 /// The period of the scan while jobs and runs may still be in transfer to this node.
 const UNSETTLED_PERIOD: Duration = Duration::from_millis(200);
@@ -78,7 +78,7 @@ impl ClaimOutcome {
 enum ClaimScope<'a> {
     /// The jobs of this node.
     Own,
-    /// The jobs of these homes, whose leases have ended, as far as the strategy assigns them to this node.
+    /// The jobs of these homes, the empty home and nodes whose leases have ended, as far as the strategy assigns them to this node.
     Orphaned(&'a [NodeId]),
 }
 
@@ -137,7 +137,7 @@ impl ScanLoop {
         }
     }
 
-    /// Runs one scan. Returns the number of jobs whose fires were claimed; `None` if this node may claim none now.
+    /// Runs one scan. Returns the number of jobs whose fires were claimed; `None` if this node may claim no fires now.
     async fn scan(&mut self) -> Result<Option<u64>, StoreError> {
         let Some(lease) = self.shared.membership.held_lease() else { return Ok(None) };
         if !self.shared.has_begun_adoption() {
@@ -164,7 +164,7 @@ impl ScanLoop {
         Ok(Some(u64::try_from(outcome.job_count).unwrap_or(u64::MAX)))
     }
 
-    /// Claims the jobs that are due soon before the late ones: however many jobs are late, the others stay on time.
+    /// Claims the fires that are due soon before the late fires: however many jobs are late, the others stay on time.
     async fn claim_due(
         &mut self,
         lease: &HeldLease,
@@ -264,7 +264,7 @@ impl ScanLoop {
         self.shared.config.open_runs_max.saturating_mul(2)
     }
 
-    /// Whether as many runs are open as this node can handle. Logged once each time that this begins.
+    /// Whether more runs are open than this node can handle. Logged once each time that this begins.
     fn has_too_many_runs(&mut self) -> bool {
         let open_count = self.shared.in_memory.len();
         let has_too_many_runs = open_count > self.open_runs_limit();
@@ -275,7 +275,7 @@ impl ScanLoop {
         has_too_many_runs
     }
 
-    /// Claims page after page until the range is empty, the budget is used up, or none of a page's jobs can be claimed.
+    /// Claims page after page until the range is empty, the budget is used up, too many runs are open, or none of a page's jobs can be claimed.
     async fn claim_range(
         &mut self,
         lease: &HeldLease,
@@ -304,8 +304,8 @@ impl ScanLoop {
             if due_count < range.limit || (are_all_own && won_count == 0) {
                 return Ok(ClaimOutcome { job_count: won_total, is_exhausted: true });
             }
-            // Jobs that are left to other nodes stay in the range and would be read again, so the next page starts at the last instant of
-            // this one.
+            // Jobs that are left to other nodes stay in the range and would be read again, so the next page starts at the last instant of this
+            // page.
             if let Some(last_fire_at) = last_fire_at.filter(|_| !are_all_own) {
                 if last_fire_at == range.from {
                     return Ok(ClaimOutcome { job_count: won_total, is_exhausted: true });

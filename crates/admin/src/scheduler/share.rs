@@ -1,5 +1,6 @@
-//! Which due jobs without a living home this node takes: those that the strategy assigns to it, and after a while those that no node took.
-//! The latter is needed because nodes may have different lists of the living nodes: each of them may leave a job to another one.
+//! Which due jobs without a living home this node takes: the jobs that the strategy assigns to it, and, after [`LEFT_TO_OTHERS_FOR`], jobs that no
+//! node has taken. The latter is needed because nodes may have different lists of the living nodes, so that each node may leave a job to another
+//! node.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,7 +57,7 @@ impl LeftToOthers {
         now.since(*first_seen_at) >= LEFT_TO_OTHERS_FOR
     }
 
-    /// Forgets jobs that others have taken.
+    /// Forgets jobs that were not seen for [`FORGET_AFTER`].
     pub(crate) fn forget_jobs_of_others(&mut self, now: Timestamp) {
         self.0.retain(|_, (_, last_seen_at)| now.since(*last_seen_at) < FORGET_AFTER);
     }

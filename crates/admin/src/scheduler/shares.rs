@@ -5,9 +5,9 @@
 //! limit: they end without the server, and slots bound their number. They count for the total, and are held back only if one job has nearly
 //! all of the memory.
 //!
-//! In addition to the bound there is a reserve for jobs with few waiting runs, and a second one for jobs with none, whatever the other jobs
-//! of their app have. Because of the reserves, jobs whose runs wait do not hold back a job whose runs go to executors as they come. The
-//! second reserve is never used up if the memory suffices for all runs at executors and one waiting run of each job.
+//! In addition to the bound there is a reserve for jobs with few waiting runs, and a second reserve for jobs without waiting runs, however many
+//! runs the other jobs of their app have. Because of the reserves, jobs whose runs wait do not hold back a job whose runs go to executors as they
+//! come. The second reserve is never used up if the memory suffices for all runs at executors and one waiting run of each job.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -21,7 +21,7 @@ const APP_FACTOR: usize = 8;
 /// Maximum number of waiting runs of a namespace, as a multiple of the free room.
 const NAMESPACE_FACTOR: usize = 16;
 
-/// The maximum number of runs of a job, those at executors included, in multiples of the room that is left in the reserve.
+/// The maximum number of runs of a job, including its runs at executors, in multiples of the room that is left in the reserve.
 const OPEN_RUNS_FACTOR: usize = 4;
 
 /// Runs whose queue timeout has passed have additional memory: the memory for open runs, divided by this.
@@ -54,7 +54,7 @@ impl RunOwner {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct RunCounts {
-    /// All runs, those in hand included.
+    /// All runs, including the runs in hand.
     runs: usize,
     /// Runs that an executor has or may have.
     in_hand: usize,
@@ -115,7 +115,7 @@ impl Shares {
         change_one(&mut self.namespaces, owner.namespace, &change);
     }
 
-    /// Whether a memory for `max` runs has room for one more run of this owner. An app without runs in memory may always have one.
+    /// Whether a memory for `max` runs has room for one more run of this owner. An app without runs in memory may always have one run.
     pub(crate) fn has_room(&self, owner: RunOwner, max: usize) -> bool {
         self.has_room_without(owner, max, 0)
     }
@@ -148,7 +148,7 @@ impl Shares {
             || waiting_count < share(room_left).max(reserve_limit) && leaves_room(reserve)
     }
 
-    /// Whether one more run may be in memory only to end, beyond the room for open runs.
+    /// Whether one more run may come into memory only to end, even beyond the room for open runs.
     pub(crate) const fn may_end_one(&self, max: usize) -> bool {
         self.run_count <= max.saturating_add(max / EXPIRED_RUNS_DIVISOR)
     }

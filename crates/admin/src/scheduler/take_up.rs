@@ -1,5 +1,5 @@
-//! Takes up runs that were left in the store for lack of room in memory: job after job, each in its order, as there is room. Jobs that have
-//! room are found in memory, so that no number of jobs without room delays them.
+//! Takes up runs that were left in the store for lack of room in memory: job by job, and each job's runs in their order, as far as there is room.
+//! Jobs that have room are found in memory, so that no number of jobs without room delays them.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(crate) struct TakeUp {
 }
 
 impl TakeUp {
-    /// Waits until there is room for a run that was left in the store.
+    /// Waits until there is room for a run that was left in the store, or the queue timeout of such a run may have passed.
     pub(crate) async fn wait_for_room(&self, shared: &Shared) {
         let mut after_job = self.after_job;
         loop {
@@ -35,7 +35,7 @@ impl TakeUp {
         }
     }
 
-    /// Takes up runs of some jobs, as far as there is room. Returns whether none had room.
+    /// Takes up runs of some jobs, as far as there is room. Returns whether nothing was left to take up.
     pub(crate) async fn take_up(&mut self, shared: &Shared, lease: &HeldLease) -> Result<bool, StoreError> {
         let bounds = LookBounds { examined_max: shared.config.take_up_looks, returned_max: shared.config.take_up_jobs };
         let (jobs, after_job) = shared.in_memory.jobs_with_rows_left(self.after_job, bounds, shared.clock.now());
@@ -48,7 +48,7 @@ impl TakeUp {
     }
 }
 
-/// Takes up a page of one job's runs. Returns whether there was room for some of them.
+/// Takes up a page of one job's runs. Returns whether a run was taken up, or more pages follow a page without runs to take up.
 async fn take_up_page(shared: &Shared, lease: &HeldLease, job: JobId) -> Result<bool, StoreError> {
     let limit = shared.config.take_up_page.max(1);
     let Some(place) = shared.in_memory.unsent_place_of(job) else { return Ok(false) };

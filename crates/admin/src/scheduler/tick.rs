@@ -43,9 +43,9 @@ fn is_outdated(run: &Run, check: &RunCheck) -> bool {
     check.owner == run_and_lease(run).1 && (check.job_version, check.attempt) != (run.job_version, run.attempt)
 }
 
-/// Why the run ends without a start: its job was paused or deleted while the run was planned or queued, and no server has ended it since. A
-/// fire of the schedule whose instant is still ahead is left to edits. An instant that lies ahead again after a step back of the clock does not
-/// count as ahead, because edits leave such a fire alone.
+/// Why the run ends without a start: its job was paused or deleted while the run was planned or queued, and no server has ended it since. `None` if
+/// it may start. A fire of the schedule whose instant is still ahead is left to edits. An instant that lies ahead again after a step back of the
+/// clock does not count as ahead, because edits leave such a fire alone.
 fn reason_to_drop(run: &Run, check: &RunCheck, ahead_after: Timestamp) -> Option<Reason> {
     check.drop_for.filter(|_| !is_fire_ahead(run, ahead_after))
 }
@@ -112,7 +112,7 @@ impl TickLoop {
         }
     }
 
-    /// Takes the runs that have come due and hands over those that may run. Returns how many it handed over.
+    /// Takes the runs that have come due and hands over those that may run. Returns how many runs it handed over.
     async fn hand_over_due(&mut self) -> Result<u64, StoreError> {
         let mut count = 0;
         let now = self.shared.clock.now();
@@ -209,13 +209,13 @@ impl TickLoop {
                     let taken_up_at = self.shared.taken_up_at(run.id);
                     let trace = traces.get(&RunId::new(run.cause)).copied().map(Box::new);
                     let queued_at = self.shared.in_memory.queued_from(run.id);
-                    let run = ReadyRun::from_ring(run, Arc::clone(definition), taken_up_at);
-                    let run = ReadyRun { term: check.term, trace, queued_at, ..run };
+                    let ready_run = ReadyRun::from_ring(run, Arc::clone(definition), taken_up_at);
+                    let ready_run = ReadyRun { term: check.term, trace, queued_at, ..ready_run };
                     // The misfire policy also applies to a fire that was claimed in time and never sent, because its node died or slept.
-                    if run.is_missed(now) {
-                        ended_runs.push((end_of_missed(&run, now), CountedRun::of(&run.run, definition)));
+                    if ready_run.is_missed(now) {
+                        ended_runs.push((end_of_missed(&ready_run, now), CountedRun::of(&ready_run.run, definition)));
                     } else {
-                        ready.push(run);
+                        ready.push(ready_run);
                     }
                 }
                 _ => dropped_runs.push(lease),
@@ -226,7 +226,7 @@ impl TickLoop {
         Ok(ready)
     }
 
-    /// The trace parents of requested fires, by the run that a fire began with. Fires of schedules cost no statement.
+    /// The trace parents of requested fires, keyed by the run that a fire began with. Fires of schedules cost no statement.
     async fn trace_parents(&self, batch: &[Run]) -> Result<HashMap<RunId, TraceParent>, StoreError> {
         let mut first_runs: Vec<RunId> =
             batch.iter().filter(|run| run.cause != 0).map(|run| RunId::new(run.cause)).collect();

@@ -1,10 +1,8 @@
-//! Jobs whose runs this node cannot start move to a node that can: with all their open runs, or not at all, since a job has
-//! one home.
+//! Moves jobs whose runs this node cannot start to a node that can. A job moves with all its open runs, or not at all, because a job has one home.
 //!
-//! A job that is moving starts nothing here. Its runs stay queued until the outcome of the move is known, or the database fails to answer.
-//! In the latter case all runs that may have moved are forgotten here, and the periodic query for strays finds those that stayed. A run
-//! that the tick has read, but that has not reached the dispatcher yet, is among the [departing](crate::cluster::DepartureBoard), so it is not
-//! started here.
+//! A job that is moving starts nothing here. Its runs stay queued until the outcome of the move is known. If the database does not answer, all runs
+//! that may have moved are forgotten here, and the periodic query for strays finds those that stayed. A run that the tick has read, but that has
+//! not reached the dispatcher yet, is among the [departing](crate::cluster::DepartureBoard), so it is not started here.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -49,7 +47,7 @@ impl StepLoop {
         for namespace in namespaces {
             records.extend(store.executors(namespace, heard_since).await?);
         }
-        // The switch of an executor applies at every node: if it is off here, no other node gives the executor runs.
+        // The switch of an executor applies at every node: if an executor is switched off, no other node gives the executor runs.
         records.retain(|record| self.shared.switches.of_executor(record.app, &record.name) == Switch::Active);
         let executors_elsewhere =
             RemoteExecutors::new(lease.token.node, &self.shared.membership.nodes(), &sessions, &records, now);
@@ -61,7 +59,7 @@ impl StepLoop {
 
     async fn move_jobs(&self, lease: &HeldLease, jobs: &BTreeSet<JobId>, new_home: NodeId) -> Result<(), StoreError> {
         let shared = &self.shared;
-        // Only the runs of these jobs are read. Other runs, however many, neither displace them nor delay the steps behind this one.
+        // Only the runs of these jobs are read, so that other runs, however many, do not delay the steps that follow.
         let jobs: Vec<JobId> = jobs.iter().copied().collect();
         let unsent_runs = shared.store.unsent_runs_of_jobs(lease.token, &jobs).await?;
         let runs: Vec<(RunId, Timestamp)> = unsent_runs.iter().map(|run| (run.run, run.due_at)).collect();

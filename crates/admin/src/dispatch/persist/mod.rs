@@ -58,8 +58,8 @@ impl StepLoop {
         }
     }
 
-    /// Stores a step only under the lease under which it was decided. The runs may belong to a later lease by now, perhaps of this server
-    /// itself, and the holder of that lease may know more about them.
+    /// Performs a step. Marks, notes, shards and limits are stored only under the lease under which the step was decided. The runs may belong to a
+    /// later lease by now, perhaps of this server itself, and the holder of that lease may know more about them.
     async fn perform(&self, DecidedStep { token, step }: DecidedStep) -> Result<(), StoreError> {
         let store = &self.shared.store;
         match step {
@@ -126,8 +126,8 @@ impl StepLoop {
         }
     }
 
-    /// Gives limits away, and retries until the database answers. Until then the rows of the limits may still name this node, which no longer
-    /// counts runs for them.
+    /// Gives limits away, and retries until the database answers or the lease has ended. Until then the rows of the limits may still name this
+    /// node, which no longer counts runs for them.
     async fn give_limits(
         &self,
         token: LeaseToken,
@@ -155,8 +155,8 @@ impl StepLoop {
         drop(self.events.send(event).await);
     }
 
-    /// The open shards of a broadcast, created now or by an earlier try whose answer was lost. Empty if the broadcast belongs to another node,
-    /// or has ended.
+    /// Stores the shards of a broadcast. Returns the broadcast's open shards, created now or by an earlier try whose answer was lost. Empty if the
+    /// broadcast belongs to another node, or has ended.
     async fn expand(&self, token: LeaseToken, root: &Run, shards: &[Run]) -> Result<Vec<Run>, StoreError> {
         if self.shared.store.expand(token, root.id, shards).await? {
             return Ok(shards.to_vec());
@@ -199,7 +199,7 @@ impl StepLoop {
         Ok(())
     }
 
-    /// Cancels a broadcast by cancelling its shards, also those that were created after the request.
+    /// Cancels a broadcast by cancelling its open shards, including those that were created after the request.
     async fn cancel_shards(&self, root: &Run) -> Result<(), StoreError> {
         let actor = root.cancel_by.as_deref().unwrap_or_default();
         let open_shards = self.shared.open_shards(root).await?;
@@ -218,8 +218,8 @@ impl StepLoop {
         Ok(())
     }
 
-    /// Ends runs that are only in the store, neither in memory nor at an executor: runs that wait for their instant, and runs without room
-    /// in memory. An instant that lies ahead again after a step back of the clock does not count as ahead: edits leave such a run alone.
+    /// Skips runs that are only in the store, neither in memory nor at an executor: runs that wait for their instant, and runs without room in
+    /// memory. A run whose instant lies ahead is left to edits, unless the instant lies ahead only because the clock has stepped back.
     async fn skip_strays(&self, token: LeaseToken, drops: &[(RunId, Reason)]) -> Result<(), StoreError> {
         let reasons: BTreeMap<RunId, Reason> = drops.iter().copied().collect();
         let mut runs = self.shared.store.runs(&reasons.keys().copied().collect::<Vec<_>>()).await?;

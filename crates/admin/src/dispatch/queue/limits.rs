@@ -2,10 +2,10 @@
 //! that is held back waits its turn, by priority and planned instant, until its job's queue timeout. The runs themselves are among the
 //! [open runs](OpenRuns).
 //!
-//! A limit with a key has a home node, as a job has: the node whose job named the key first. Only that node counts the limit's runs, for the
-//! whole cluster. Runs under the limit that come due on another node are handed over to the home, together with their jobs. A node gives a
-//! limit away if it is to keep no jobs, or if it hands over a job that has this limit and another one; but it first waits until the limit
-//! counts no run. Counts are in memory: after a restart, runs at executors are counted again, and earlier starts are not.
+//! A limit with a key has a home node, as a job has: the node whose job named the key first. Only that node counts the limit's runs, for the whole
+//! cluster. Runs under the limit that come due on another node are handed over to the home, together with their jobs. A node gives a limit away if
+//! it is to keep no jobs, or if it hands over a job that has this limit and another limit. It first waits until the limit counts no run. Counts are
+//! in memory: after a restart, runs at executors are counted again, and earlier starts are not.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -22,7 +22,7 @@ use crate::dispatch::runs::{OpenRuns, Stage, WaitingRun, waits_until};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum LimitKey {
-    /// A limit whose home is not known yet.
+    /// A limit that jobs share and that this node does not count: its home is another node, or is not known yet.
     Home(LimitName),
     /// A limit on runs at the same time.
     Concurrency(NamespaceId, String),
@@ -35,10 +35,10 @@ pub(crate) enum LimitKey {
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
     limits: BTreeMap<LimitKey, Limit>,
-    /// The concurrency limit that counts each of these runs.
+    /// For each counted run, the concurrency limit that counts it.
     counted_under: HashMap<RunId, LimitKey>,
     waiting_runs: HashMap<RunId, (LimitKey, Turn)>,
-    /// The earliest instant at which a rate limit may admit its next run.
+    /// The earliest instant at which a rate limit may admit its next run; `None` if no run waits for a rate limit.
     wake_at: Option<Timestamp>,
     /// Whether another node may count the runs of a limit.
     is_cluster: bool,
@@ -114,7 +114,7 @@ impl Limits {
         std::mem::take(&mut self.homes_to_ask).into_iter().collect()
     }
 
-    /// Asks again for the unknown homes of limits that runs wait for.
+    /// Asks again for the homes of those limits that runs wait for and that this node does not count.
     pub(crate) fn ask_again(&mut self) {
         let limits_with_waits = self.limits.iter().filter(|(_, limit)| !limit.waiting_turns.is_empty());
         let unknown_homes = limits_with_waits.filter_map(|(key, _)| match key {
@@ -212,7 +212,7 @@ impl Limits {
         }
     }
 
-    /// Stops counting a run that no executor has any more. Returns the limit that has room now.
+    /// Stops counting a run that no executor has any more. Returns the limit that has room now; `None` if no concurrency limit counted the run.
     pub(crate) fn release(&mut self, run: RunId) -> Option<LimitKey> {
         let key = self.counted_under.remove(&run)?;
         self.limits.get_mut(&key)?.open_runs.remove(&run);
@@ -269,7 +269,7 @@ impl Limits {
         self.wake_at = Some(Timestamp::EPOCH);
     }
 
-    /// The rate limits that runs wait for, if one of these limits may admit a run by now; otherwise none.
+    /// The rate limits that runs wait for, if one of these limits may admit a run by now; otherwise an empty list.
     pub(crate) fn limits_to_wake(&mut self, now: Timestamp) -> Vec<LimitKey> {
         if self.wake_at() > now {
             return Vec::new();
@@ -342,7 +342,7 @@ impl Limits {
         round_robin(queues, count)
     }
 
-    /// Forgets all waiting runs, and the counted runs for which `is_kept` is false.
+    /// Forgets all waiting runs, the counted runs for which `is_kept` is false, and which limits this node counts.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) {
         self.counted_under.retain(|run, _| is_kept(*run));
         self.waiting_runs.clear();

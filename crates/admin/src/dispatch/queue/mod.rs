@@ -1,4 +1,4 @@
-//! The queues of due runs: for their turn at a gate, for a limit, for an executor, or for answers. The queues order ids; the runs are in
+//! The queues in which due runs wait for their turn at a gate, for a limit, for an executor, or for answers. The queues order ids; the runs are in
 //! the table of [open runs](super::runs::OpenRuns).
 
 pub(crate) mod limits;

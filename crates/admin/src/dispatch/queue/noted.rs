@@ -15,7 +15,7 @@ pub(crate) struct NotedWaits {
 #[derive(Debug)]
 pub(crate) struct StoredWait {
     pub(in crate::dispatch) attempt: i32,
-    /// The lease that owned the row when the wait was noted: an adoption changes the row.
+    /// The lease that owned the row when the wait was noted. An adoption changes the row, so the wait counts as stored only under this lease.
     pub(in crate::dispatch) token: LeaseToken,
     /// When the wait was noted.
     pub(in crate::dispatch) stored_at: Timestamp,

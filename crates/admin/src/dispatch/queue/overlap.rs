@@ -17,10 +17,10 @@ use crate::dispatch::queue::round_robin::round_robin;
 use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::runs::{OpenRuns, Stage};
 
-/// How many runs of one serial job may be queued if its definition sets no maximum.
+/// Maximum number of queued runs of a job whose definition sets no maximum.
 const QUEUE_LEN_MAX: usize = 1_000;
 
-/// What a gate guards.
+/// The object that a gate guards: a whole job, or a job on one executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum GateKey {
     Job(JobId),
@@ -82,7 +82,7 @@ pub(crate) enum GateDecision {
     ReplacesEarlier { open_runs: Vec<RunId>, skipped_runs: Vec<ReadyRun> },
 }
 
-/// A run that a gate admits now, and the executor whose gate it waited at; `None` for the gate of the job.
+/// A run that a gate admits now, and the executor at whose gate it waited; `None` for the gate of the job.
 pub(crate) type AdmittedRun = (RunId, Option<ExecutorId>);
 
 /// The broadcast that the run is a shard of.
@@ -90,7 +90,7 @@ fn root_of(ready: &ReadyRun) -> Option<RunId> {
     ready.run.parent.filter(|_| ready.definition.job.is_sharded() && !ready.run.is_root())
 }
 
-/// The gate that a run must pass before it is routed; `None` if it has none.
+/// The gate that a run must pass before it is routed; `None` if its job has no such gate.
 fn job_gate(ready: &ReadyRun) -> Option<GateKey> {
     let job = &ready.definition.job;
     (job.overlap.scope == OverlapScope::Cluster && job.concurrency_max().is_some())
@@ -152,8 +152,8 @@ impl Gates {
         self.gates.values().map(|gate| gate.queue.len()).sum()
     }
 
-    /// At most `count` of the runs that wait for their turn and for which `is_chosen` is true, from the gates in rotation, each with the run
-    /// that it waits behind.
+    /// At most `count` of the runs that wait for their turn and for which `is_chosen` is true, from the gates in rotation, each with the run that
+    /// it waits behind. Only the first `count` runs at each gate are examined.
     pub(crate) fn first_queued_runs<'a>(
         &'a self,
         is_chosen: impl Fn(&ReadyRun) -> bool,
@@ -168,7 +168,7 @@ impl Gates {
         round_robin(queues, count)
     }
 
-    /// The run that this one waits behind at its gate.
+    /// The run that `run` waits behind at its gate; `None` if there is no such run.
     pub(crate) fn ahead_of(&self, run: RunId) -> Option<RunId> {
         let gate = self.gates.get(&self.entries.get(&run)?.key)?;
         gate.first_run_ahead().filter(|ahead| *ahead != run)
@@ -190,7 +190,7 @@ impl Gates {
         }
     }
 
-    /// Whether [`enter_at`](Self::enter_at) would let it pass.
+    /// Whether [`enter_at`](Self::enter_at) would let the run pass.
     pub(crate) fn would_pass_at(&self, ready: &ReadyRun, executor: ExecutorId) -> bool {
         let Some(key) = executor_gate(ready, executor) else { return true };
         let is_open = |entry: &GateEntry| entry.key == key && entry.state == PlaceState::Open;
@@ -228,7 +228,7 @@ impl Gates {
             self.set_open(key, &ready);
             return GateDecision::Passed(ready);
         }
-        // A run that had begun is not skipped for lack of room.
+        // A run that has begun is not skipped for lack of room.
         let has_begun = was_reserved || root_of(&ready).is_some();
         match job.overlap.policy {
             OverlapPolicy::Cover => self.cover(key, ready, has_begun, runs),
@@ -243,8 +243,8 @@ impl Gates {
         }
     }
 
-    /// The latest run replaces all the others. A run that had begun before (a restart gave it another attempt) is itself replaced if the
-    /// gate has a later run; it keeps its place until its verdict is stored.
+    /// Makes the run replace all runs at other places. A run that had begun before (a restart gave it another attempt) is itself replaced if the
+    /// gate has a later run; it then keeps its place until its verdict is stored.
     fn cover(&mut self, key: GateKey, ready: ReadyRun, has_begun: bool, runs: &mut OpenRuns) -> GateDecision {
         let Some(gate) = self.gates.get_mut(&key) else { return GateDecision::Passed(ready) };
         let place = place_at(key, &ready);
@@ -293,9 +293,9 @@ impl Gates {
         self.entries.insert(run, entry);
     }
 
-    /// Restores the place of an open run that another server, or this one before its restart, let through the gate. If an executor has the
-    /// run, or may have it, its place is open. If it waits for another attempt, or is a shard that waits, its place is reserved. A run that
-    /// was never sent has no place.
+    /// Restores the place of an open run that another server, or this server before its restart, let through the gate. If an executor has the run,
+    /// or may have it, its place is open. If it waits for another attempt, or is a shard that waits, its place is reserved. A run that was never
+    /// sent has no place.
     pub(crate) fn restore(&mut self, ready: &ReadyRun) {
         let run = &ready.run;
         if run.is_root() || mutant::on(Mutant::NoGatesAfterAdoption) {
@@ -378,7 +378,7 @@ impl Gates {
         self.leave(run, runs)
     }
 
-    /// The runs that have passed, or have reserved places, and hold up queued runs, or have caused others to be skipped.
+    /// The runs with open or reserved places at gates where runs are queued, or where other runs were skipped.
     pub(crate) fn runs_holding_up(&self) -> Vec<RunId> {
         let is_waited_for = |entry: &GateEntry| {
             let gate = self.gates.get(&entry.key).filter(|_| entry.state != PlaceState::Queued);

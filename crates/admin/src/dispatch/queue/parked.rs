@@ -1,8 +1,8 @@
 //! Due runs without a free executor. They wait here, by priority and planned instant, until the job's queue timeout. They stay `pending` in
 //! the store, so a crash loses nothing. This module keeps their order; the runs themselves are among the [open runs](OpenRuns).
 //!
-//! Waiting runs are grouped by what they wait for, so that a hundred thousand runs without an executor do not hide a run that an executor
-//! takes, and each step costs the logarithm of the number of waiting runs.
+//! Waiting runs are grouped by the executors that they can go to. A hundred thousand runs without an executor therefore do not hide a run that an
+//! executor takes. Each step costs the logarithm of the number of waiting runs.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -16,10 +16,10 @@ use crate::dispatch::queue::round_robin::round_robin;
 use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::runs::{OpenRun, OpenRuns, Stage, WaitingRun};
 
-/// Maximum number of runs of one job that a look considers: the first run for each executor that callers named.
+/// Maximum number of runs of one job that a look considers.
 const RUNS_PER_JOB_MAX: usize = 64;
 
-/// The order of waiting runs: the highest priority, then the earliest planned instant.
+/// The position of a run in the order of waiting runs: the highest priority first, then the earliest planned instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Turn {
     priority: Reverse<u8>,
@@ -34,12 +34,13 @@ impl Turn {
     }
 }
 
-/// What a run waits for. If no executor is fit for one run of a kind, none is fit for the others.
+/// The kind of a run: which executors it can go to. If no executor is fit for one run of a kind, no executor is fit for the other runs of this
+/// kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct RunKind {
     handler: String,
-    /// Set if only runs of this job are of this kind: the job selects executors, its router asks executors first, or it bounds how many
-    /// groups each executor gets; or the run is a retry, or a broadcast that needs room for its shards.
+    /// Set if this kind has only runs of this job: the job selects executors, asks executors before it routes, or is a pump job. Also set for a
+    /// retry, and for a broadcast, which needs room for its shards.
     job: Option<JobId>,
     /// The executor that a shard is meant for, or that the caller named.
     executor: Option<String>,
@@ -61,7 +62,7 @@ impl RunKind {
 
 #[derive(Debug, Default)]
 pub(crate) struct ParkedRuns {
-    /// The waiting runs of each app, keyed by their kinds.
+    /// The queues of each app: its waiting runs by kind.
     apps: HashMap<AppId, AppQueues>,
     runs: HashMap<RunId, Position>,
     /// When the queue timeouts of the runs pass, the earliest first.
@@ -99,7 +100,7 @@ impl Offer {
         Self { refused_kinds_max, refused_count: 0, last_refused_turn: None }
     }
 
-    /// Whether half of the allowed refusals have occurred: from then on the offer continues where the previous one ended.
+    /// Whether half of the allowed refusals have occurred. From then on, the offer continues where the previous offer ended.
     const fn is_past_first_half(&self) -> bool {
         self.refused_count >= self.refused_kinds_max.div_ceil(2)
     }
@@ -192,8 +193,8 @@ impl ParkedRuns {
         self.remove(run, runs)
     }
 
-    /// The first runs of the next `count` jobs after `after_job`; after the last job, it continues with the first. For each job these are the
-    /// first run that may go to any executor, and the first run for each executor that callers named.
+    /// The first runs of the next `count` jobs after `after_job`; after the last job, the first job follows. Each job contributes the first run
+    /// that may go to any executor, and the first run for each executor that callers named, up to [`RUNS_PER_JOB_MAX`].
     pub(crate) fn first_of_jobs<'a>(
         &self,
         after_job: Option<JobId>,

@@ -97,7 +97,7 @@ pub(crate) struct Probes {
 }
 
 impl Probes {
-    /// Whether executors are not to be asked about this job now.
+    /// Whether executors are not to be asked about this job now, because none of them took its last run, or too many runs wait for answers.
     pub(crate) fn is_paused(&self, job: JobId, now: Timestamp) -> bool {
         self.deadlines.len() >= WAITING_COUNT_MAX || self.paused_until.get(&job).is_some_and(|until| *until > now)
     }
@@ -162,7 +162,7 @@ impl Probes {
         for job in &sent_question.jobs {
             for run in self.waiting_runs.get(job).into_iter().flatten() {
                 let Some(open_run) = runs.get_mut(*run) else { continue };
-                // If the router only asks whether the executor is there, any answer is a yes.
+                // If the router only asks whether the executor is online, any answer is a yes.
                 let is_online_question = question(open_run.ready.definition.job.route) == Some(Question::Online);
                 let is_yes = is_online_question || free_jobs.contains(job);
                 // An answer to a question from before this run arrived does not consider the runs that were sent since.
@@ -230,7 +230,7 @@ impl Probes {
         });
     }
 
-    /// The deadline of the next probe.
+    /// The earliest deadline of a probe; [`Timestamp::MAX`] if there is none.
     pub(crate) fn wake_at(&self) -> Timestamp {
         self.deadlines.front().map_or(Timestamp::MAX, |(until, _)| *until)
     }

@@ -80,7 +80,7 @@ pub(crate) fn queue_starts(d: &mut Decision<'_>, admitted_runs: Vec<AdmittedRun>
     d.state.work_queue.extend(admitted_runs.into_iter().map(Work::Start));
 }
 
-/// Returns the run, unless one of its limits holds it back: then it waits for that limit.
+/// Returns the run, unless one of its limits holds it back. In that case the run waits for that limit.
 pub(crate) fn unless_held_back(d: &mut Decision<'_>, ready: ReadyRun) -> Option<ReadyRun> {
     let now = d.now;
     let Some(key) = d.state.limits.limit_holding_back(&ready, now) else { return Some(ready) };
@@ -131,7 +131,7 @@ pub(crate) fn take_waiting(d: &mut Decision<'_>, run: RunId) -> Option<ReadyRun>
             d.state.probes.remove(&ready);
             Some(ready)
         }
-        // It is in none of these queues: it is scheduled, about to start, or under way.
+        // The run is in none of these queues: it is scheduled, held back, about to start, or under way.
         Stage::Scheduled(_) | Stage::HeldBack(_) | Stage::Admitted | Stage::Expanding | Stage::Unconfirmed(_) => None,
     }
 }
@@ -142,7 +142,7 @@ pub(crate) fn take_unstarted(d: &mut Decision<'_>, run: RunId) -> Option<ReadyRu
     if is_unstarted { d.state.runs.withdraw(run).map(|open| open.ready) } else { None }
 }
 
-/// Accepts a run from the ring, and sets its timer.
+/// Accepts a run from the ring, or a new shard, and sets its timer, unless the run is known already.
 pub(crate) fn accept_run(d: &mut Decision<'_>, ready: ReadyRun) {
     match d.state.runs.arrival(&ready) {
         Arrival::New => {}
@@ -153,7 +153,7 @@ pub(crate) fn accept_run(d: &mut Decision<'_>, ready: ReadyRun) {
     d.state.runs.schedule(ready, timer);
 }
 
-/// Drops a waiting run from whichever queue it is in.
+/// Drops a run that no executor has from the queue that it is in.
 pub(crate) fn withdraw(d: &mut Decision<'_>, run: RunId) {
     if take_waiting(d, run).is_some() {
         return;

@@ -32,7 +32,7 @@ pub(super) enum OverdueAction {
 
 impl Deadlines {
     /// Records that the handler of this attempt began at this instant, in microseconds of the boot-time clock. The first record of an attempt
-    /// counts, and replaces that of an earlier attempt.
+    /// counts, and replaces that of an earlier attempt. Does nothing if the job has no timeout.
     pub(crate) fn record_start(&mut self, ready: &ReadyRun, start_micros: i64) {
         if let Some(timeout) = ready.definition.job.timeout {
             let (attempt, at_micros) = (ready.run.attempt, later_by(start_micros, timeout));
@@ -60,8 +60,8 @@ impl Deadlines {
         }
     }
 
-    /// The runs that are past their deadlines by at least `ask`, each with its attempt and the action; past `give_up`, the run is given up. They
-    /// are `overdue_ask` and `overdue_timeout` of [`EngineConfig`](crate::EngineConfig).
+    /// The runs that are past their deadlines by at least `ask` or `give_up`, each with its attempt and the action; a run that is past both is
+    /// given up. The two times are `overdue_ask` and `overdue_timeout` of [`EngineConfig`](crate::EngineConfig).
     pub(super) fn due_actions(
         &self,
         now_micros: i64,

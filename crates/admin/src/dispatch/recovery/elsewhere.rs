@@ -1,5 +1,5 @@
-//! Fences that servers send for each other: the questions that this server asked through other servers, and the questions that other
-//! servers asked through this one.
+//! Fences that servers send for each other: the questions that this server asked through other servers, and the questions that other servers asked
+//! through this server.
 //!
 //! An answer counts for the leases of its question, until the next roll call, which asks every executor again.
 
@@ -16,22 +16,22 @@ use crate::dispatch::executors::Executors;
 const ASK_AFTER: Duration = Duration::from_secs(2);
 /// The delay before a question without an answer is asked again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(10);
-/// How many executors are asked in one round.
+/// Maximum number of executors that are asked in one round.
 const ASKED_COUNT_MAX: usize = 200;
 
-/// The questions that this server asked through others.
+/// The questions that this server asked through other servers.
 #[derive(Debug, Default)]
 pub(crate) struct RelayedQuestions {
     /// When the last roll call began.
     called_at: Option<Timestamp>,
     inquiries: BTreeMap<ExecutorId, FenceInquiry>,
-    /// The instant of the newest question: the next one gets a later instant, so that no two have the same.
+    /// The instant of the newest question. The next question gets a later instant, so that no two questions to one executor have the same.
     last_asked_at: Option<Timestamp>,
 }
 
 #[derive(Debug)]
 struct FenceInquiry {
-    /// When the question was asked; the answer names it by this instant.
+    /// When the question was asked; the answer names the question by this instant.
     asked_at: Timestamp,
     /// The leases that the question is about: for each node its newest ended epoch.
     leases: BTreeMap<NodeId, i64>,
@@ -113,7 +113,7 @@ impl RelayedQuestions {
         due_executors.into_iter().map(request).collect()
     }
 
-    /// Takes an answer; false if it is not about the newest question, or if that has been answered already.
+    /// Records a relayed answer; false if it does not belong to the newest question to its executor, or if that question has been answered already.
     pub(crate) fn record_answer(&mut self, answer: RelayedAnswer) -> bool {
         let is_answered_question =
             |asked: &&mut FenceInquiry| asked.asked_at == answer.asked_at && asked.answer.is_none();
@@ -154,7 +154,7 @@ impl Relays {
         self.0.extract_if(.., is_complete).map(|relayed| relayed.request).collect()
     }
 
-    /// Takes the questions that other servers now ask of executors that are connected here, and forgets those that no server asks any more.
+    /// Takes the questions that other servers now ask of executors that are connected here, and forgets the questions that no server asks any more.
     /// Returns the fences to send, each with its executor.
     pub(crate) fn replace_questions(&mut self, requests: Vec<FenceRequest>) -> Vec<(ExecutorId, LeaseToken)> {
         let mut previous_questions = std::mem::take(&mut self.0);

@@ -24,16 +24,16 @@ use crate::dispatch::{ends, flow};
 
 /// How often the rows of runs at executors are read. The row of a run is read only once the run was sent at least this long ago.
 const LOOK_PERIOD: Duration = Duration::from_secs(5);
-/// Maximum number of rows that one look reads for each of three kinds of runs: at executors, in the roll call, and runs that hold up others.
-/// The runs whose rows were read the longest ago come first.
+/// Maximum number of rows that one look reads for each of three kinds of runs: runs at executors, runs in the roll call, and runs that hold up
+/// others. The runs whose rows were read the longest ago come first.
 const LOOK_COUNT_MAX: usize = 5_000;
 
 /// The state of a row, compared with this node's memory of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RowState {
-    /// As this node knows it.
+    /// The run is as this node knows it.
     Unchanged,
-    /// It has its verdict.
+    /// It has its verdict, or no row any more.
     Ended,
     /// Another attempt follows.
     NextAttempt,
@@ -72,7 +72,7 @@ pub(crate) fn on_heard_elsewhere(
             Some(at) if *at + lost_after > now => d.state.executors.watch(*executor, *at),
             // Perhaps the rows were read before it was known that they may be old.
             _ if d.facts.rows_may_be_old => {}
-            // It has connected since the question. If it has left again, it gets the full time again.
+            // The executor has connected since the question. If it has left again, it gets the full time again.
             _ if !d.state.executors.is_suspect(*executor, now - lost_after) => {}
             _ if d.state.executors.record_loss(*executor, now, silence::silence_cutoff(d)) => {
                 lose_executor(d, *executor)
@@ -129,7 +129,7 @@ pub(crate) fn look_at_rows(d: &mut Decision<'_>) {
     }
 }
 
-/// The runs at executors, and those in the roll call, whose rows were read the longest ago.
+/// The runs at executors, and the runs in the roll call, whose rows were read the longest ago: up to [`LOOK_COUNT_MAX`] of each.
 fn runs_to_check(d: &mut Decision<'_>) -> Vec<RunId> {
     let now = d.now;
     let is_old = |sent_at: Timestamp| sent_at + LOOK_PERIOD <= now;
@@ -153,8 +153,8 @@ fn runs_to_check(d: &mut Decision<'_>) -> Vec<RunId> {
     held_runs.into_iter().map(|(_, run)| run).chain(roll_call_runs).collect()
 }
 
-/// The next `count` of these runs, which are sorted: the runs after `last_looked_run`, and then the runs from the first one on. Sets `last_looked_run`
-/// to the last run that it returns.
+/// The next `count` of these runs, which are sorted: the runs after `last_looked_run`, and then the runs from the first run on. Sets
+/// `last_looked_run` to the last run that it returns.
 fn next_in_turn(mut runs: Vec<RunId>, last_looked_run: &mut RunId, count: usize) -> Vec<RunId> {
     let next_index = runs.partition_point(|run| *run <= *last_looked_run);
     runs.rotate_left(next_index);
@@ -188,7 +188,7 @@ pub(crate) fn on_rows_checked(d: &mut Decision<'_>, asked_runs: &[RunId], checks
     }
 }
 
-/// Applies the state of the row to an attempt that was believed to be at an executor, under this lease.
+/// Applies the state of the row to an attempt that this node has, under `lease`, at an executor or in the roll call.
 fn apply_row_state(d: &mut Decision<'_>, run: RunId, (attempt, lease): (i32, LeaseToken), row_state: RowState) {
     if row_state == RowState::Unchanged {
         return;
@@ -203,9 +203,8 @@ fn apply_row_state(d: &mut Decision<'_>, run: RunId, (attempt, lease): (i32, Lea
         return;
     }
     if row_state == RowState::OtherNode && lease == d.facts.token {
-        // A run that may have been sent is never handed over: another node has adopted it, so its lease has ended. If that is this node's
-        // present lease, it has ended even if it still holds by this node's clock. Nothing is sent under it any more, least of all the runs
-        // that wait behind this one.
+        // A run that may have been sent is never handed over. So another node has adopted it, and this node's present lease has ended, even if it
+        // still holds by this node's clock. Nothing is sent under it any more, least of all the runs that wait behind this run.
         d.facts.lease_holds = false;
         d.effects.push(Effect::EndLease);
     }

@@ -24,7 +24,7 @@ pub(crate) fn lose(d: &mut Decision<'_>, run: RunId, reason: Reason) {
     let Some(active) = d.state.runs.active_mut(run) else { return };
     active.lost_reason = Some(reason);
     let executor = (active.executor, active.executor_name.clone());
-    // If no executor received the run, it has been queued all the time, and its next attempt continues that wait.
+    // If no executor received the run, it has been queued throughout, and its next attempt continues that wait.
     let waited_ms = (reason == Reason::NotReceived).then(|| waited_ms(&active.ready, now));
     let detail = ReasonDetail { waited_ms, ..lost_detail(Some(&active.executor_name)) };
     let attempt_end = AttemptEnd {

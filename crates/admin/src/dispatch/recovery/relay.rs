@@ -12,7 +12,7 @@ use crate::dispatch::event::FenceAnswer;
 use crate::dispatch::messages::fence;
 use crate::dispatch::step::Step;
 
-/// Maximum number of runs in one answer: more than an executor has.
+/// Maximum number of runs in one answer. A longer answer is not stored; no executor has that many runs.
 const HELD_COUNT_MAX: usize = 100_000;
 
 /// Asks other servers for the answers of executors that are not connected here.

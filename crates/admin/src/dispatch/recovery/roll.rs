@@ -62,14 +62,14 @@ fn open_place_at_executor(d: &mut Decision<'_>, ready: &ReadyRun) {
     }
 }
 
-/// Records that an executor may have a run that passed no gate. If an edit gave the job a gate, its next run waits for this one.
+/// Records that an executor may have a run that passed no gate. If an edit gave the job a gate, the job's next run waits for this run.
 fn remember_ungated_job(d: &mut Decision<'_>, ready: &ReadyRun) {
     if ready.definition.job.concurrency_max().is_none() {
         d.state.ungated_jobs.insert(ready.run.job);
     }
 }
 
-/// For each run in the roll call: if the executor's hello lists the run, gives it its place at the executor's gate.
+/// Gives each run in the roll call that the executor's hello lists, and that this executor may have, its place at the executor's gate.
 pub(crate) fn open_reported_places(d: &mut Decision<'_>, executor: &OnlineExecutor, report: &Report) {
     let State { recovery, runs, gates, .. } = &mut *d.state;
     if recovery.rollcall.is_empty() {
@@ -149,7 +149,7 @@ pub(crate) fn resolve(d: &mut Decision<'_>) {
     flow::offer_freed_places(d);
 }
 
-/// Takes answers that other servers stored.
+/// Records answers that other servers stored for this server.
 pub(crate) fn on_fences_relayed(d: &mut Decision<'_>, answers: Vec<RelayedAnswer>) {
     let mut has_new_answer = false;
     for answer in answers {

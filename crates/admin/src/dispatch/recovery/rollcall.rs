@@ -85,8 +85,9 @@ impl RollCall {
             let epoch = self.ended_leases.entry(lease.node).or_insert(lease.epoch);
             *epoch = lease.epoch.max(*epoch);
         }
-        // An answer about a lease does not count if it came before the lease was known to have ended. If no executor is asked about the lease of
-        // a run, the executors answer anew about the others: an earlier answer may list the run although its executor has handed it back since.
+        // An answer about a lease does not count if it came before the lease was known to have ended. If the lease of a run is unknown, or no
+        // executor is asked about it, the executors answer anew about all leases: an earlier answer may list the run although its executor has
+        // handed it back since.
         let needs_new_answer = |node: &&NodeId| {
             let concerns = |lease: LeaseToken| lease.node == **node || !self.ended_leases.contains_key(&lease.node);
             runs.iter().any(|run| run.sent_under.is_none_or(concerns))
@@ -124,7 +125,7 @@ impl RollCall {
         }
     }
 
-    /// The connected executors that have still to answer, each with the leases to answer about.
+    /// The connected executors that still have to answer, each with the leases to answer about.
     pub(crate) fn unanswered_fences(&self, executors: &Executors) -> LeasesToFence {
         let mut unanswered_fences = LeasesToFence::new();
         for Group { witnesses, .. } in self.groups() {
@@ -139,7 +140,7 @@ impl RollCall {
         unanswered_fences
     }
 
-    /// Executors that may have some of the runs, are alive as far as is known, and are not connected here.
+    /// Executors that may have some of the runs, are not connected here, do not count as lost, and have no connected successor.
     pub(crate) fn absent_witnesses(&self, executors: &Executors) -> BTreeSet<ExecutorId> {
         let is_absent =
             |app, id| executors.get(id).is_none() && !executors.is_lost(id) && executors.successor(app, id).is_none();
@@ -155,7 +156,7 @@ impl RollCall {
         (&mut self.relayed_questions, &self.ended_leases)
     }
 
-    /// The name of an executor whose answer another server relayed.
+    /// The name of an executor whose answer another server relayed; `None` if there is no such answer.
     pub(crate) fn name_elsewhere(&self, executor: ExecutorId) -> Option<&str> {
         self.relayed_questions.executor_name(executor)
     }
@@ -204,7 +205,7 @@ impl RollCall {
         for online in executors.all() {
             let id = online.session.executor;
             let reported_runs = online.held_runs().filter(|_| self.has_answered(online));
-            // Only the results in the journal remain of the executor's dead predecessor.
+            // Of the executor's dead predecessor, only the results in the journal remain.
             let journaled_runs = online.report.finished_runs.iter().filter(|_| online.report.predecessor.is_some());
             let mut attempts: Vec<_> = reported_runs.chain(journaled_runs).copied().collect();
             attempts.sort_unstable();
@@ -293,7 +294,7 @@ impl RollCall {
 /// overwritten when the executor connects again after a restart of the node.
 struct Witnesses<'a> {
     sessions: Vec<&'a Session>,
-    /// The key is a number of sessions, the value has the executors of that many of the first `sessions`. Many runs share one list.
+    /// Maps a number of sessions to the executors of that many of the first `sessions`. Many runs share one list.
     lists: BTreeMap<usize, Arc<[ExecutorId]>>,
 }
 
@@ -304,7 +305,7 @@ impl<'a> Witnesses<'a> {
         Self { sessions, lists: BTreeMap::new() }
     }
 
-    /// The executors that may have received a run that was due at this instant.
+    /// The executors that may have received a run that was due at `due_at`.
     fn of(&mut self, due_at: Timestamp, executors: &mut Executors, now: Timestamp) -> Arc<[ExecutorId]> {
         let count = self.sessions.partition_point(|session| session.may_have_carried(due_at));
         let sessions = self.sessions.iter().take(count);
@@ -312,7 +313,7 @@ impl<'a> Witnesses<'a> {
             let mut witness_ids = BTreeSet::new();
             for session in sessions {
                 executors.watch(session.executor, session.last_seen_at);
-                // The executor has reported that it has no runs.
+                // The executor has left, or its process has died: it has no runs.
                 if session.has_left {
                     executors.record_process_end(session.executor, now);
                 }

@@ -19,7 +19,8 @@ use crate::dispatch::runs::OpenRun;
 use crate::dispatch::state::Work;
 use crate::dispatch::step::Step;
 
-/// How long a run waits for an executor here first: an executor that reconnects to all nodes reaches them one after the other.
+/// How long a run waits for an executor here before this node looks elsewhere: an executor that reconnects to all nodes reaches them one after the
+/// other.
 const SEEK_AFTER: Duration = Duration::from_secs(2);
 /// How often this node searches for executors at other nodes.
 const SEEK_PERIOD: Duration = Duration::from_secs(2);
@@ -54,8 +55,8 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
     }
 }
 
-/// Closes the jobs that may move, and returns them. A job may move if no executor has, or is about to get, one of its runs. A closed job
-/// starts no run.
+/// Closes the jobs that may move, and returns them. A job may move if no executor has, or is about to get, one of its runs, none of its runs waits
+/// for executors' answers, and the job is not being handed over already. A closed job starts no run.
 pub(crate) fn close_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) -> BTreeSet<JobId> {
     let busy_jobs: HashSet<JobId> = d.state.runs.active_runs().map(|active| active.ready.run.job).collect();
     let may_leave = |job: &&JobId| {
@@ -66,7 +67,7 @@ pub(crate) fn close_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) -> BTreeS
     closed_jobs
 }
 
-/// The handover of these jobs has ended. The runs of those that stay here start at once, not only in the next round.
+/// Opens jobs whose handover has ended. The parked runs of jobs that stay here are offered to executors at once, not only in the next round.
 pub(crate) fn on_handover_ended(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
     reopen_jobs(d, jobs);
     for app in d.state.parked.apps() {
@@ -86,7 +87,7 @@ pub(crate) fn on_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
         turns::withdraw(d, *run);
         flow::offer_freed_places(d);
     }
-    // Runs that stayed are tried again in the next round.
+    // Runs that still wait for the home of a limit are tried again.
     if !runs.is_empty() {
         d.state.limits.ask_again();
     }
@@ -109,7 +110,7 @@ pub(crate) fn on_maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
 /// The store's records of executors that are connected to other nodes.
 #[derive(Debug)]
 pub(crate) struct RemoteExecutors {
-    /// Nodes that take jobs, other than this one, each with the executors that it hears.
+    /// Nodes other than this node that take jobs, each with the executors that it hears.
     executors_by_node: BTreeMap<NodeId, BTreeSet<ExecutorId>>,
     executors: BTreeMap<ExecutorId, RemoteExecutor>,
 }
@@ -181,7 +182,8 @@ impl RemoteExecutors {
         jobs_by_node
     }
 
-    /// The node that hears the most executors that are fit for this run. If several nodes hear equally many, the one with the lowest id.
+    /// The node that hears the most executors that are fit for this run; of several such nodes, the one with the lowest id. `None` if no node hears
+    /// a fit executor.
     fn node_for(&self, ready: &ReadyRun) -> Option<NodeId> {
         let is_fit = |id: &&ExecutorId| self.executors.get(*id).is_some_and(|executor| executor.is_fit(ready));
         let executor_counts =
@@ -193,15 +195,15 @@ impl RemoteExecutors {
     }
 }
 
-/// How many runs go to another node, with their jobs, in one transaction.
+/// Maximum number of waiting runs whose jobs go to another node in one transaction.
 const HAND_OVER_BATCH: usize = 500;
 
 /// Applies the homes of limits. Runs under another node's limit go to that node. If that node is dead or is to keep no jobs, they wait until
 /// the limit has another home.
 ///
 /// The homes were read under `lease`. If that lease has ended, the node that took this node's runs over may have become a limit's home since. If
-/// open runs are being taken over, this node may have become a limit's home with runs that it does not know yet. In both cases the homes are read
-/// again.
+/// open runs are being taken over, this node may have become the home of a limit under which it does not know all runs yet. In both cases nothing
+/// is applied, and the homes are read again.
 pub(crate) fn on_limit_homes(d: &mut Decision<'_>, lease: LeaseToken, homes: Vec<(LimitName, NodeId)>) {
     if lease != d.facts.token || !d.facts.lease_holds || d.state.recovery.is_adopting {
         return;

@@ -12,7 +12,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 use crate::dispatch::active::{ActiveRun, Phase};
 use crate::dispatch::decision::Decision;
 
-/// Whether the run continues although its executor is lost.
+/// Whether the run may continue although its executor is lost.
 pub(super) fn continues_in_silence(active: &ActiveRun) -> bool {
     active.ready.definition.job.silent_run_blocks_others() && !mutant::on(Mutant::NoHoldInSilence)
 }

@@ -4,7 +4,8 @@
 //! The run is not given up because of that, since only the executor knows for certain. The executor's stream is ended instead: its next
 //! hello lists what the executor has in hand, and a run that is not on that list was not received.
 //!
-//! Routing avoids such an executor for a while, if another one can take the run: for longer each time, until it answers a trigger.
+//! Routing avoids such an executor for a while if another executor can take the run. Each further unanswered trigger makes that time longer, until
+//! the executor answers a trigger.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ const BEAT_COUNT_MIN: u64 = 3;
 /// Maximum number of runs with unanswered triggers whose waits one round describes.
 pub(crate) const DESCRIBED_COUNT_MAX: usize = 1_000;
 
-/// The wait of a run whose trigger has been unanswered for at least [`NOTE_RUNNING_AFTER`].
+/// The wait of a run whose trigger has been unanswered for at least [`NOTE_RUNNING_AFTER`]; `None` for any other run.
 pub(crate) fn answer_wait(active: &ActiveRun, now: Timestamp) -> Option<ReasonDetail> {
     let is_late = active.is_unanswered() && active.sent_or_chosen_at + NOTE_RUNNING_AFTER <= now;
     let silent_obstacle =
@@ -30,8 +31,8 @@ pub(crate) fn answer_wait(active: &ActiveRun, now: Timestamp) -> Option<ReasonDe
     is_late.then(|| detail().with_obstacles([silent_obstacle()]))
 }
 
-/// Stops waiting for answers, because the stream on which they would have come has ended: the executor's next hello, or its loss, shows
-/// what became of its runs.
+/// Stops waiting for answers, because the stream on which they would have come has ended: the executor's next hello, or its loss, shows the state
+/// of its runs.
 pub(crate) fn stop_awaiting_answers(d: &mut Decision<'_>, executor: ExecutorId) {
     let runs: Vec<RunId> = d.state.runs.of_executor(executor).map(|active| active.ready.run.id).collect();
     for run in runs {

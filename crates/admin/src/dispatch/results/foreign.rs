@@ -28,7 +28,7 @@ use crate::turn_queue::{Bounds, Source, TurnQueue};
 const BOUNDS: Bounds = Bounds { session: 2_000, app: 20_000, all: 100_000 };
 /// The size of one batch, counted in the same way.
 const BATCH: usize = 500;
-/// How many results of one message are judged in one turn of its session.
+/// Maximum number of results of one message that are judged in one turn of its session.
 const JUDGED_PER_TURN_MAX: usize = 100;
 /// Maximum number of runs in one batch whose earlier attempts are read. Results of further runs are not answered, and come again.
 const EARLIER_RUN_COUNT_MAX: usize = 50;
@@ -39,8 +39,8 @@ const RETRY_DELAY: Duration = Duration::from_millis(200);
 pub(crate) enum ExpectedFrom {
     /// This node does not know the runs.
     Unknown,
-    /// From executors other than their reporter: a result is refused immediately, unless the row of its run proves this node wrong or shows
-    /// another home.
+    /// This node expects the results from other executors. A result of this reporter is refused immediately, unless the row of its run proves this
+    /// node wrong or shows another home.
     OtherExecutors,
 }
 
@@ -133,7 +133,7 @@ impl ForeignLoop {
                 let run = runs.get(&result.run);
                 let definition = run.and_then(|run| definitions.get(&(run.job, run.job_version)));
                 let decision = match decide(&reporter, &result) {
-                    // It comes again, and the dispatcher judges it by the siblings.
+                    // The result comes again, and the dispatcher then judges it with the siblings in the lineage.
                     ResultDecision::Refused if has_new_siblings => ResultDecision::Deferred,
                     decision => decision,
                 };
@@ -144,7 +144,7 @@ impl ForeignLoop {
                         let (counted_run, session) = (CountedRun::of(run, definition), reporter.session.clone());
                         self.shared.results.submit(attempt_end, counted_run, Some(session)).await;
                     }
-                    // This server cannot read the definition. One that can stores the result.
+                    // This server cannot read the definition. The result comes again, and a server that can read the definition stores it.
                     (ResultDecision::Taken, Some(_), None) | (ResultDecision::Deferred, ..) => {}
                     _ => {
                         if expected_from == ExpectedFrom::OtherExecutors {
@@ -212,8 +212,8 @@ impl ForeignLoop {
 
 /// The processes that proved the same predecessor as this executor and are not in its lineage yet.
 ///
-/// A server that was suspended may read the hello of a dead process at the same time as that of the next process in its data directory, and
-/// find the journal's results in both. If it expects them from the dead process, only the next one still reports them.
+/// A server that was suspended may read the hello of a dead process at the same time as that of the next process in its data directory, and find
+/// the journal's results in both. The server may then expect the results from the dead process, but only the next process still reports them.
 async fn new_siblings(
     store: &dyn Store,
     executor: ExecutorId,

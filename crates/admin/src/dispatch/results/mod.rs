@@ -27,16 +27,16 @@ use crate::metrics::CountedRun;
 use crate::node::Shared;
 use rondel_core::error_chain::chain;
 
-/// How many results may wait in one lane.
+/// Maximum number of results that wait in one lane.
 const LANE_CAPACITY: usize = 20_000;
-/// How many bytes the texts of all results in one lane may take.
+/// Maximum size of the texts of all results in one lane, in bytes.
 const LANE_BYTES_MAX: usize = 64 * 1024 * 1024;
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
-/// How often the lease is checked while it does not hold.
+/// The delay between two checks of the lease while it does not hold.
 const LEASE_DELAY: Duration = Duration::from_millis(100);
 
-/// The end of an attempt that is being stored, and the stream that gets the answer.
+/// The end of an attempt that is being stored, and the stream that gets the answer; `None` if the server decided the end.
 #[derive(Debug)]
 pub(crate) struct QueuedEnd {
     attempt_end: AttemptEnd,
@@ -45,7 +45,7 @@ pub(crate) struct QueuedEnd {
     texts: CountedTexts,
 }
 
-/// The senders' side of the lanes.
+/// The sending ends of the lanes.
 #[derive(Debug)]
 pub(crate) struct ResultLanes {
     lanes: Vec<Lane>,
@@ -90,7 +90,8 @@ impl ResultLanes {
         (Self { lanes }, receivers)
     }
 
-    /// Puts a result into its lane if there is room. A result that finds no room is not answered, so the executor sends it again.
+    /// Puts the end of an attempt into its lane; false if there is no room. A result that finds no room is not answered, so the executor sends it
+    /// again.
     pub(crate) fn try_submit(
         &self,
         attempt_end: AttemptEnd,
@@ -104,7 +105,7 @@ impl ResultLanes {
         !is_too_much && lane.items.try_send(QueuedEnd { attempt_end, counted_run, reply_to, texts }).is_ok()
     }
 
-    /// Puts a result into its lane, and waits for room. No lane may ever wait for this caller in turn: that would be a deadlock.
+    /// Puts the end of an attempt into its lane, and waits for room. No lane may ever wait for this caller in turn: that would be a deadlock.
     pub(crate) async fn submit(
         &self,
         attempt_end: AttemptEnd,
@@ -188,12 +189,12 @@ impl ResultLoop {
         let write_start = Instant::now();
         let Some(ends) = self.finish(&attempt_ends, stop).await else { return };
         self.shared.metrics.results_written.observe(write_start.elapsed());
-        let Ends { outcomes: finished, released_runs, due_at, awaiting_runs, ended_parents } = ends;
-        self.count_outcomes(&finished);
-        Self::log_ends(&attempt_ends, &finished);
-        for ((attempt_end, counted_run), finished) in attempt_ends.iter().zip(&counted_runs).zip(&finished) {
-            self.shared.metrics.count_end(attempt_end, counted_run, finished);
-            if let Some((namespace, job, fire_at)) = counted_run.expected_success(finished, &awaiting_runs) {
+        let Ends { outcomes: end_outcomes, released_runs, due_at, awaiting_runs, ended_parents } = ends;
+        self.count_outcomes(&end_outcomes);
+        Self::log_ends(&attempt_ends, &end_outcomes);
+        for ((attempt_end, counted_run), end_outcome) in attempt_ends.iter().zip(&counted_runs).zip(&end_outcomes) {
+            self.shared.metrics.count_end(attempt_end, counted_run, end_outcome);
+            if let Some((namespace, job, fire_at)) = counted_run.expected_success(end_outcome, &awaiting_runs) {
                 self.shared.noted_successes.add(namespace, job, fire_at);
             }
             if let Some(job) = counted_run.pump_job() {
@@ -210,10 +211,10 @@ impl ResultLoop {
             drop(self.events.send(Event::Awaiting(awaiting_runs)).await);
         }
         let mut acks: BTreeMap<u64, (SessionHandle, Vec<v1::ResultAck>)> = BTreeMap::new();
-        for ((attempt_end, reply), finished) in attempt_ends.iter().zip(replies).zip(&finished) {
+        for ((attempt_end, reply), end_outcome) in attempt_ends.iter().zip(replies).zip(&end_outcomes) {
             if let Some(session) = reply {
                 let (_, acks) = acks.entry(session.number).or_insert_with(|| (session, Vec::new()));
-                acks.push(ack(attempt_end.run, attempt_end.attempt, finished));
+                acks.push(ack(attempt_end.run, attempt_end.attempt, end_outcome));
             }
         }
         for (session, acks) in acks.into_values() {
@@ -221,7 +222,7 @@ impl ResultLoop {
         }
         drop(texts);
         rondel_failpoint::pass("acknowledge.sent");
-        drop(self.events.send(Event::Settled(ends_to_report(attempt_ends, finished, &awaiting_ids))).await);
+        drop(self.events.send(Event::Settled(ends_to_report(attempt_ends, end_outcomes, &awaiting_ids))).await);
         if !ended_parents.is_empty() {
             drop(self.events.send(Event::AwaitingEnded(ended_parents)).await);
         }
@@ -256,7 +257,7 @@ impl ResultLoop {
         }
     }
 
-    /// Tries until the database has stored the batch; `None` if the process ends first. If the store takes only a first part of the batch, the
+    /// Tries until the database has stored the batch; `None` if `stop` is cancelled first. If the store takes only a first part of the batch, the
     /// rest is sent next.
     async fn finish(&self, batch: &[AttemptEnd], stop: &CancellationToken) -> Option<Ends> {
         let mut failed_count = 0_u32;
@@ -302,8 +303,8 @@ impl ResultLoop {
     }
 }
 
-/// The ends to report to the dispatcher. If a run awaits its children, only the first end of an attempt is reported: the run keeps its place
-/// at its gate for one end, and a second one would free the place.
+/// The ends to report to the dispatcher. If a run awaits its children, only the first end of an attempt is reported: the run keeps its place at its
+/// gate for one end, and a second end would free the place.
 fn ends_to_report(
     attempt_ends: Vec<AttemptEnd>,
     end_outcomes: Vec<EndOutcome>,

@@ -11,10 +11,10 @@ use rondel_store::LeaseToken;
 
 use crate::dispatch::event::SessionHandle;
 
-/// How long a result waits for the home to name the executor of a run that has ended meanwhile.
+/// How long after a handler's end its result is deferred, so that the home can name the executor of a run that has ended meanwhile.
 const NAMED_WITHIN: Duration = Duration::from_secs(30);
 
-/// How many processes with the same predecessor an executor answers for.
+/// Maximum number of processes with the same predecessor that an executor answers for.
 pub(crate) const SIBLING_COUNT_MAX: u32 = 16;
 
 /// An executor that reports results.
@@ -33,7 +33,7 @@ pub(crate) struct ReportedRun<'a> {
     pub(crate) run: &'a Run,
     /// The row of the reported attempt, if a later attempt has begun.
     pub(crate) ended_attempt: Option<&'a Attempt>,
-    /// The executor to which this node sent the reported attempt.
+    /// The executor to which this node sent the reported attempt; `None` if this node did not send the attempt, or does not remember it.
     pub(crate) sent_to: Option<ExecutorId>,
 }
 

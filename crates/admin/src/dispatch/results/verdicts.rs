@@ -55,12 +55,13 @@ pub(crate) enum ResultDestination {
     Here,
     /// Its run is not in memory.
     Foreign(IncomingResult),
-    /// Another executor has its run, as far as this node's memory shows. The row may show otherwise: if an executor started twice before a
-    /// server answered, the later process may have a result that is attributed to the earlier one.
+    /// Another executor has its run, as far as this node's memory shows. The row may show otherwise: if an executor started twice before a server
+    /// answered, the later process may have a result that is attributed to the earlier process.
     Unexpected(IncomingResult),
 }
 
-/// Puts the result into its lane if this node knows the run; otherwise returns the result.
+/// Decides where a result is judged. If this node has the attempt in memory for this reporter, puts the result into its lane, or refuses it if the
+/// run was not sent.
 pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: IncomingResult) -> ResultDestination {
     let now = d.now;
     let (session, executor) = (&reporter.session, reporter.as_executor());
@@ -90,7 +91,7 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
     let is_unsent = matches!(active.phase, Phase::Marking | Phase::Placed);
     let is_of_this_lease = d.facts.lease_holds && active.ready.token() == d.facts.token;
     if is_unsent && !is_of_this_lease {
-        // This server has not sent it, and the lease under which it took the run has ended. Another server may have sent the run, perhaps to
+        // This server has not sent the run, and the lease under which it took the run has ended. Another server may have sent the run, perhaps to
         // another executor.
         return ResultDestination::Foreign(result);
     }
@@ -142,7 +143,7 @@ fn refuse_result(d: &mut Decision<'_>, reporter: &Reporter, result: &IncomingRes
 
 /// Handles an end of an attempt that is durable now.
 pub(crate) fn on_settled(d: &mut Decision<'_>, settled_attempt: &SettledAttempt) {
-    // An end that this server decided under an earlier lease does not concern an attempt that an executor has under the current one.
+    // An end that this server decided under an earlier lease does not concern an attempt that an executor has under the current lease.
     let is_its_lease =
         |active: &ActiveRun| settled_attempt.owner.is_none_or(|owner| active.ready.token().epoch <= owner.epoch);
     let is_same_attempt =
@@ -166,7 +167,7 @@ pub(crate) fn on_settled(d: &mut Decision<'_>, settled_attempt: &SettledAttempt)
         // If this is false, the attempt had been given up, and a later attempt may be on any node by now.
         d.facts.in_memory.has_attempt_up_to(settled_attempt.run, settled_attempt.attempt)
     } else {
-        // If this is false, the run here was taken over since, or it is the next attempt, which has its own place.
+        // If this is false, the run has been taken over since, or its next attempt is here, with a place of its own.
         !is_newer && !d.facts.in_memory.has_later(settled_attempt.run, settled_attempt.attempt)
     };
     if !is_past {
@@ -200,7 +201,8 @@ pub(crate) fn on_settled(d: &mut Decision<'_>, settled_attempt: &SettledAttempt)
     flow::offer_freed_places(d);
 }
 
-/// Cancels runs: executors are asked to stop theirs, and waiting runs end.
+/// Cancels runs: executors are asked to stop the runs that they have, waiting runs end, and [`Step::CancelStray`] ends the runs that are not in
+/// memory.
 pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
     let mut stray_runs: BTreeSet<RunId> = BTreeSet::new();
     for (run, by) in cancels {

@@ -68,7 +68,7 @@ struct Row {
 struct Model {
     world: World,
     rows: BTreeMap<RunId, Row>,
-    /// What each executor has in hand.
+    /// The attempts that each executor has in hand.
     held: BTreeMap<i64, BTreeSet<(RunId, i32)>>,
     connected: BTreeMap<i64, u64>,
     ends: Vec<Submission>,

@@ -1,5 +1,5 @@
-//! Places of runs at executors that did not get them by passing the gate: runs from before an edit that gave their job a gate, and runs that
-//! are at another executor than the server had assumed.
+//! Places of runs that executors have and that did not pass the gate: runs from before an edit that gave their job a gate, and runs that are at
+//! another executor than the server had assumed.
 
 use rondel_core::{ExecutorId, RunId};
 
@@ -8,8 +8,9 @@ use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::runs::OpenRuns;
 
 impl Gates {
-    /// Gives a run that this executor has or may have, and that has passed no gate, an open place at the gate that `next_run`, a run of an edited
-    /// definition of its job, has to pass: `next_run` must not begin beside it. The executor is `None` if it is not known.
+    /// Gives `run_in_hand`, which an executor has or may have and which has passed no gate, an open place at the gate of `next_run`, a run of the
+    /// job's edited definition. Without this place, `next_run` could begin beside it. `executor` is `None` if it is not known which executor has
+    /// the run.
     pub(crate) fn open_place_before(
         &mut self,
         run_in_hand: &ReadyRun,
@@ -23,8 +24,8 @@ impl Gates {
         }
     }
 
-    /// Opens the place that is reserved for the next attempt of a run although the run's definition has no gate: an edit gave its job the gate
-    /// while an executor had the attempt before. Returns whether there is such a place.
+    /// Opens the reserved place of a run whose own definition has no gate: an edit gave its job the gate while an executor had the previous
+    /// attempt. Returns whether there is such a place.
     pub(crate) fn open_reserved_place(&mut self, ready: &ReadyRun) -> bool {
         let is_ungated = ready.definition.job.concurrency_max().is_none();
         let reserved_entry =
@@ -36,7 +37,7 @@ impl Gates {
         false
     }
 
-    /// Frees the place of a run at the gate of an executor other than this one, which has the run. Returns the runs that may pass now.
+    /// Frees the place of a run that `executor` has, if the place is at the gate of another executor. Returns the runs that may pass now.
     pub(crate) fn leave_other_executor(
         &mut self,
         run: RunId,
