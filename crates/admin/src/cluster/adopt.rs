@@ -234,9 +234,9 @@ impl AdoptLoop {
     fn leases_to_adopt(&mut self, now: Timestamp) -> Vec<LeaseToAdopt> {
         let membership = &self.shared.membership;
         let mut leases = membership.leases_to_adopt(now, self.shared.config.lease);
-        for begun in membership.still_ended(std::mem::take(&mut self.begun_takeovers), now) {
+        for begun in membership.still_ended(std::mem::take(&mut self.begun_takeovers), now, self.shared.config.lease) {
             if leases.iter().all(|to_adopt| to_adopt.lease != begun.lease) {
-                leases.push(begun);
+                leases.push(LeaseToAdopt { is_late: false, ..begun });
             }
         }
         leases

@@ -300,9 +300,7 @@ impl Membership {
     /// have been cut off too. Leases that are fenced already do not come back.
     pub(crate) fn leases_to_adopt(&self, now: Timestamp, lease: Duration) -> Vec<LeaseToAdopt> {
         let nodes = self.nodes();
-        let held_for = self.boot.micros().saturating_sub(self.held_since.load(Ordering::Acquire));
-        let had_gap = self.had_gap.load(Ordering::Acquire);
-        if had_gap && held_for < i64::try_from(lease.as_micros()).unwrap_or(i64::MAX) {
+        if self.gives_others_time(lease) {
             let ended_nodes =
                 nodes.iter().filter(|node| node.is_fenced || node.report.is_leaving && !node.is_living(now));
             let ended_nodes: Vec<NodeId> = ended_nodes.map(|node| node.id).collect();
@@ -316,17 +314,30 @@ impl Membership {
         self.dead_nodes_to_adopt(&nodes, now, lease)
     }
 
+    /// Whether this node's own lease had a gap that ended less than a lease ago, so that the other nodes get time to come back.
+    fn gives_others_time(&self, lease: Duration) -> bool {
+        let held_for = self.boot.micros().saturating_sub(self.held_since.load(Ordering::Acquire));
+        self.had_gap.load(Ordering::Acquire) && held_for < micros(lease)
+    }
+
     fn dead_nodes_to_adopt(&self, nodes: &[Node], now: Timestamp, lease: Duration) -> Vec<LeaseToAdopt> {
         let late_fences: Vec<Fence> = {
             let fences_seen = self.fences_seen.read().unwrap_or_else(PoisonError::into_inner);
             let late_since = self.boot.micros().saturating_sub(micros(lease.saturating_mul(2)));
-            fences_seen.iter().filter(|(_, seen_at)| **seen_at < late_since).map(|(fence, _)| *fence).collect()
+            // During an outage of the database, the fencer can take nothing over.
+            let held_since = self.held_since.load(Ordering::Acquire);
+            let is_late = |(_, seen_at): &(&Fence, &i64)| held_since.max(**seen_at) < late_since;
+            fences_seen.iter().filter(is_late).map(|(fence, _)| *fence).collect()
         };
         dead_nodes_to_adopt((nodes, &late_fences), self.token().node, now, lease)
     }
 
-    /// Keeps the leases that their nodes have neither renewed nor replaced with another lease, as far as is known here.
-    pub(crate) fn still_ended(&self, leases: Vec<LeaseToAdopt>, now: Timestamp) -> Vec<LeaseToAdopt> {
+    /// Those of these leases that have still ended, as far as is known here: their nodes were not seen to renew them or to take others. None after
+    /// a gap in this node's own lease: the calls from before have ended, and the store finds what they have fenced.
+    pub(crate) fn still_ended(&self, leases: Vec<LeaseToAdopt>, now: Timestamp, lease: Duration) -> Vec<LeaseToAdopt> {
+        if self.gives_others_time(lease) {
+            return Vec::new();
+        }
         let nodes = self.nodes();
         let has_ended = |to_adopt: &LeaseToAdopt| {
             !mutant::on(Mutant::HeirBesideFencer)
@@ -385,7 +396,7 @@ fn dead_nodes_to_adopt(
         let adopter = if last_fencer.is_living(now) { Some(last_fencer.id) } else { next_adopter(last_fencer.id) };
         let ended_lease = (dead.id, dead.lease_until);
         let (is_own, is_adopter) = (adopter == Some(own_node), adopters.contains(&own_node));
-        let is_late = !is_own && is_adopter && dead.fenced_by.is_some_and(|f| late_fences.contains(&(ended_lease, f)));
+        let is_late = is_adopter && dead.fenced_by.is_some_and(|f| late_fences.contains(&(ended_lease, f)));
         let is_overdue = is_adopter && dead.fenced_by.is_none() && now > dead.lease_until + lease.saturating_mul(2);
         (is_own || is_late || is_overdue).then_some(LeaseToAdopt { lease: ended_lease, is_late })
     };

@@ -37,7 +37,7 @@ const READ_NODES: Statement = Statement {
 const LOCK_NODE: Statement = Statement { name: "lock_node", text: "SELECT id FROM node WHERE name = ? {for_update}" };
 const READ_LEASES: Statement = Statement {
     name: "read_leases",
-    text: "SELECT id, name, ordinal, epoch, lease_until_ms, prior_lease_until_ms, ended_at_ms FROM node ORDER BY id",
+    text: "SELECT id, name, ordinal, epoch, lease_until_ms, prior_lease_until_ms, ended_at_ms, fenced_by FROM node ORDER BY id",
 };
 const INSERT_NODE: Statement = Statement {
     name: "insert_node",
@@ -264,6 +264,8 @@ struct JoinRow {
     prior_lease_until: Timestamp,
     /// Whether another node has fenced the lease.
     is_fenced: bool,
+    /// That node, or 0.
+    fenced_by: i64,
 }
 
 impl Tx<'_> {
@@ -282,8 +284,9 @@ impl Tx<'_> {
             let (epoch, lease_until) = (columns.int("epoch")?, columns.at("lease_until_ms")?);
             let prior_until = columns.at("prior_lease_until_ms")?;
             let prior_lease_until = prior_until.max(columns.at("ended_at_ms")?);
+            let fenced_by = columns.int("fenced_by")?;
             let is_fenced = prior_until == lease_until;
-            nodes.push(JoinRow { id, name, ordinal, epoch, lease_until, prior_lease_until, is_fenced });
+            nodes.push(JoinRow { id, name, ordinal, epoch, lease_until, prior_lease_until, is_fenced, fenced_by });
         }
         let now = self.now().await?;
         let url = request.advertise_url.as_deref();
@@ -309,7 +312,8 @@ impl Tx<'_> {
         let Some(ended_at) = request.latest_end(previous_lease, row.is_fenced, ends, now) else {
             return Ok(Join::Living { lease_until: row.lease_until, epoch: row.epoch });
         };
-        let is_living = |other: &JoinRow| !other.is_fenced && other.lease_until > now;
+        // After an outage of the database, the fencer may return later than this node.
+        let is_living = |other: &JoinRow| !other.is_fenced && (other.lease_until > now || other.id == row.fenced_by);
         let is_other_node_living = nodes.iter().any(|other| other.id != row.id && is_living(other));
         if row.is_fenced
             && is_other_node_living

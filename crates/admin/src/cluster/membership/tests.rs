@@ -87,22 +87,34 @@ fn a_takeover_that_takes_two_leases_is_helped() {
     let late = [LeaseToAdopt { lease: (NodeId::new(2), Timestamp::from_secs(10)), is_late: true }];
     assert_eq!(at(71, fenced_by(3, node(2, 10))), late);
     assert_eq!(at(72, fenced_by(3, node(2, 20))), [], "it had another lease");
+    membership.end_lease();
+    membership.record_new_lease(LeaseToken { epoch: 2, ..token }, 1, 80_000_000, lease);
+    assert_eq!(at(86, fenced_by(3, node(2, 20))), [], "the fencer may have been without the database, too");
+    assert_eq!(at(91, fenced_by(3, node(2, 20))).len(), 1);
     assert_eq!(
-        at(83, fenced_by(1, node(2, 20))),
+        at(92, fenced_by(1, node(2, 20))),
         [LeaseToAdopt { lease: (NodeId::new(2), Timestamp::from_secs(20)), is_late: false }]
     );
 }
 
 #[test]
 fn a_fence_without_an_answer_is_tried_again_while_its_lease_has_ended() {
+    let lease = Duration::from_secs(5);
     let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
-    let membership = Membership::new(token, 1, boot_micros(), Duration::from_secs(5), BootClock::Host);
+    let membership = Membership::new(token, 1, boot_micros(), lease, BootClock::Host);
     let now = Timestamp::from_secs(12);
     let tried =
         [2, 3, 4, 5].map(|id| LeaseToAdopt { lease: (NodeId::new(id), Timestamp::from_secs(10)), is_late: false });
     let nodes = vec![node(1, 100), node(2, 10), node(3, 100), node(4, 11)];
     membership.set_nodes(nodes, now);
-    assert_eq!(membership.still_ended(tried.to_vec(), now), tried[..1], "3 lives, 4 had another lease, 5 is gone");
+    assert_eq!(
+        membership.still_ended(tried.to_vec(), now, lease),
+        tried[..1],
+        "3 lives, 4 had another lease, 5 is gone"
+    );
+    membership.end_lease();
+    membership.record_new_lease(LeaseToken { epoch: 2, ..token }, 1, boot_micros(), lease);
+    assert_eq!(membership.still_ended(tried.to_vec(), now, lease), [], "node 2 gets time to come back");
 }
 
 #[test]
