@@ -123,6 +123,38 @@ async fn a_fenced_lease_has_ended_even_if_the_clock_steps_back_to_before_its_end
     }
 }
 
+/// An outage of the database ended the leases of all servers, and the server that had fenced another one has the limits of that one. It may
+/// return later than the server that it fenced.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_returns_first_waits_for_the_one_that_fenced_it() {
+    for database in TestDatabase::all().await {
+        let store = SqlStore::open(&database.config).await.unwrap();
+        let (dead, runs) = pending(&store, 1).await;
+        let fencer = join(&store, "fencer", Duration::from_secs(60)).await;
+        store.release(dead, Timestamp::EPOCH).await.unwrap();
+        assert_eq!(store.orphaned_jobs(fencer, &[dead.node.into()], 10).await.unwrap().fenced, [dead.node]);
+        store.release(fencer, Timestamp::EPOCH).await.unwrap();
+        let request = JoinRequest {
+            name: "node".to_owned(),
+            lease: Duration::from_secs(60),
+            advertise_url: None,
+            server_version: "0.1.0".to_owned(),
+            may_take_over: false,
+            held: None,
+            waited_for_takeover: Duration::ZERO,
+        };
+        assert_eq!(store.join(&request).await.unwrap(), Join::BeingTakenOver, "{}", database.url);
+        let last_time = JoinRequest { waited_for_takeover: request.lease * 2, ..request };
+        let Join::Joined { token, .. } = store.join(&last_time).await.unwrap() else { unreachable!() };
+        let nodes = store.nodes().await.unwrap();
+        assert!(nodes.iter().all(|node| node.fenced_by.is_none()), "{}", database.url);
+        let adopted = store.adopt(token, &[], &[runs[0].job]).await.unwrap().runs;
+        assert_eq!(adopted.len(), 1, "{}", database.url);
+        store.close().await;
+        database.end().await;
+    }
+}
+
 /// Moves the stored ends of a server's leases ten minutes ahead, as if the database's clock had stepped back by that much.
 async fn step_back(database: &TestDatabase, name: &str) {
     let statement = format!(
