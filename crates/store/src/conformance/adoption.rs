@@ -5,23 +5,13 @@ use std::time::Duration;
 use rondel_core::homes::Switch;
 use rondel_core::outcome::Outcome;
 use rondel_core::reason::{ReasonDetail, WaitFor};
-use rondel_core::{AppId, JobId, NodeId, Run, RunStatus, Timestamp};
+use rondel_core::{AppId, Run, RunStatus, Timestamp};
 
 use super::dispatch::open_keys;
 use super::{DEFAULT, LEASE, claim, due_job, finish, finish_all, job, join, read_run, run};
 use crate::cluster::{Join, JoinRequest};
-use crate::ledger::{
-    Adopted, Adoption, DeadNode, LimitName, NotedWait, OrphanedJob, OrphanedJobs, RunAtExecutor, WaitPlace,
-};
+use crate::ledger::{Adoption, DeadNode, LimitName, NotedWait, OrphanedJob, OrphanedJobs, RunAtExecutor, WaitPlace};
 use crate::{LeaseToken, Store};
-
-/// Adopts all open runs under leases that have ended.
-pub(super) async fn adopt_all(store: &dyn Store, token: LeaseToken, dead: &[NodeId]) -> (OrphanedJobs, Vec<Adopted>) {
-    let dead: Vec<DeadNode> = dead.iter().copied().map(DeadNode::from).collect();
-    let orphaned = store.orphaned_jobs(token, &dead, 100_000).await.unwrap();
-    let jobs: Vec<JobId> = orphaned.jobs.iter().map(|job| job.id).collect();
-    (orphaned, store.adopt(token, &dead, &jobs).await.unwrap().runs)
-}
 
 /// Of two nodes that adopt concurrently, one gets the dead node's open runs of a job, and the job with them. A living node's runs stay.
 pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
@@ -118,7 +108,7 @@ pub async fn an_unmarked_run_with_a_recorded_wait_was_not_sent(store: &dyn Store
     store.note_waits(dead, &waits).await.unwrap();
     store.mark(dead, &[super::dispatch::at_executor(&rows[2], "one")]).await.unwrap();
     store.release(dead, Timestamp::EPOCH).await.unwrap();
-    let adopted = adopt_all(store, heir, &[dead.node]).await.1;
+    let adopted = super::orphans::adopt_all(store, heir, &[dead.node]).await.1;
     let found =
         adopted.iter().map(|adopted| (adopted.run.status, adopted.run.waits_for(), adopted.run.awaits_roll_call()));
     let (unsent, called) = (RunStatus::Pending, (RunStatus::Running, Some(WaitFor::RollCall), true));
@@ -165,7 +155,7 @@ pub async fn a_run_that_no_executor_could_receive_was_not_sent(store: &dyn Store
     let reached = rows[3].due_at + second;
     store.release(dead, reached).await.unwrap();
     loop {
-        let adopted = adopt_all(store, heir, &[dead.node]).await.1;
+        let adopted = super::orphans::adopt_all(store, heir, &[dead.node]).await.1;
         if !adopted.is_empty() {
             let found: Vec<_> = adopted.iter().map(|adopted| adopted.run.status).collect();
             let called = RunStatus::Running;
@@ -188,7 +178,7 @@ pub async fn runs_due_soon_after_a_takeover_may_have_been_sent_ahead(store: &dyn
     claim(store, dead, &job, rows.to_vec()).await;
     let taking = JoinRequest { may_take_over: true, ..request };
     let Join::Joined { token: next, .. } = store.join(&taking).await.unwrap() else { unreachable!() };
-    let adopted = adopt_all(store, next, &[]).await.1;
+    let adopted = super::orphans::adopt_all(store, next, &[]).await.1;
     let found: Vec<_> = adopted.iter().map(|adopted| (adopted.run.due_at, adopted.run.status)).collect();
     assert_eq!(found, [(rows[0].due_at, RunStatus::Running), (rows[1].due_at, RunStatus::Pending)]);
 }
@@ -256,7 +246,7 @@ pub async fn the_latest_end_of_a_lease_counts(store: &dyn Store) {
     let second = joined(&shorter).await;
     store.release(second, Timestamp::EPOCH).await.unwrap();
     let third = joined(&request).await;
-    let mut adopted = adopt_all(store, third, &[]).await.1;
+    let mut adopted = super::orphans::adopt_all(store, third, &[]).await.1;
     adopted.sort_by_key(|adopted| adopted.run.due_at);
     let found: Vec<_> = adopted.iter().map(|adopted| (adopted.run.id, adopted.run.status)).collect();
     assert_eq!(found, [(sent.id, RunStatus::Running), (ahead.id, RunStatus::Pending)]);
@@ -318,10 +308,10 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     store.release(sleeper, Timestamp::EPOCH).await.unwrap();
     assert!(store.renew(sleeper, LEASE).await.unwrap().is_some(), "it is not fenced");
     store.release(sleeper, Timestamp::EPOCH).await.unwrap();
-    let adopted = adopt_all(store, other, &[sleeper.node]).await.1;
+    let adopted = super::orphans::adopt_all(store, other, &[sleeper.node]).await.1;
     assert_eq!(adopted.iter().map(|adopted| adopted.run.id).collect::<Vec<_>>(), [row.id]);
     assert_eq!(store.renew(sleeper, LEASE).await.unwrap(), None);
-    assert_eq!(adopt_all(store, other, &[sleeper.node]).await.1, []);
+    assert_eq!(super::orphans::adopt_all(store, other, &[sleeper.node]).await.1, []);
 
     // A run is inserted for the dead epoch after the adoption. The next search for orphans finds it.
     let late = Run { id: rondel_core::RunId::new(super::next_id()), cause: 7, ..over.clone() };
@@ -329,7 +319,7 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     assert_eq!((late.node, late.node_epoch), (sleeper.node, sleeper.epoch));
     let back = join_after_wait(store, &request).await;
     assert!(back.epoch > sleeper.epoch);
-    let own = adopt_all(store, back, &[]).await.1;
+    let own = super::orphans::adopt_all(store, back, &[]).await.1;
     assert_eq!(own.iter().map(|adopted| adopted.from).collect::<Vec<_>>(), [sleeper]);
     assert!(own[0].lease_ended_at < store.now().await.unwrap() + Duration::from_millis(1));
 }

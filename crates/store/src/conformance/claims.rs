@@ -280,7 +280,7 @@ pub async fn a_requested_run_belongs_to_the_home(store: &dyn Store) {
     let third = store.request_run(b, requested_run(&job, b, now)).await.unwrap();
     assert_eq!((third.node, third.node_epoch), (a.node, a.epoch), "the others are not adopted yet");
     let mut adopted: Vec<RunId> =
-        super::adoption::adopt_all(store, b, &[a.node]).await.1.into_iter().map(|adopted| adopted.run.id).collect();
+        super::orphans::adopt_all(store, b, &[a.node]).await.1.into_iter().map(|adopted| adopted.run.id).collect();
     adopted.sort_unstable();
     assert_eq!(adopted, [first.id, second.id, third.id]);
     let late = store.request_run(a, requested_run(&job, a, now)).await.unwrap();

@@ -170,7 +170,7 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     let middle = store.now().await.unwrap();
     tokio::time::sleep(Duration::from_millis(10)).await;
     store.release(dead, Timestamp::EPOCH).await.unwrap();
-    assert_eq!(super::adoption::adopt_all(store, other, &[dead.node]).await.0.fenced, [dead.node]);
+    assert_eq!(super::orphans::adopt_all(store, other, &[dead.node]).await.0.fenced, [dead.node]);
     assert_eq!(
         sessions_of_executor(store.sessions_that_may_have_carried(middle).await.unwrap()).len(),
         1,
@@ -216,7 +216,7 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     let after = store.now().await.unwrap();
     store.release(other, Timestamp::EPOCH).await.unwrap();
     let third = join(store).await;
-    assert_eq!(super::adoption::adopt_all(store, third, &[other.node]).await.0.fenced, [other.node]);
+    assert_eq!(super::orphans::adopt_all(store, third, &[other.node]).await.0.fenced, [other.node]);
     assert_eq!(
         sessions_of_executor(store.sessions_that_may_have_carried(closing).await.unwrap()).len(),
         1,

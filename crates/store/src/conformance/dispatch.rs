@@ -195,7 +195,7 @@ pub async fn a_run_in_an_executors_queue_has_not_begun(store: &dyn Store) {
     assert!(elsewhere.iter().any(|asked| asked.run == run.id), "the executor may be heard elsewhere");
 
     store.release(token, Timestamp::EPOCH).await.unwrap();
-    super::adoption::adopt_all(store, other, &[token.node]).await;
+    super::orphans::adopt_all(store, other, &[token.node]).await;
     let adopted = read_run(store, run.id).await;
     assert_eq!((adopted.status, adopted.started_at), (RunStatus::Running, None), "it may have begun");
     store.note_waits(other, &[NotedWait { place: WaitPlace::Server, ..both[0].clone() }]).await.unwrap();
@@ -346,10 +346,10 @@ pub async fn a_limit_has_one_home(store: &dyn Store) {
     let both = [two.clone(), one.clone()];
     assert_eq!(store.limit_homes(first, &both).await.unwrap(), [first.node, second.node]);
     assert_eq!(store.limit_homes(second, &both).await.unwrap(), [first.node, second.node]);
-    assert_eq!(super::adoption::adopt_all(store, first, &[second.node]).await.0.fenced, [], "it lives");
+    assert_eq!(super::orphans::adopt_all(store, first, &[second.node]).await.0.fenced, [], "it lives");
     assert_eq!(store.limit_homes(first, &both).await.unwrap(), [first.node, second.node]);
     store.release(second, Timestamp::EPOCH).await.unwrap();
-    assert_eq!(super::adoption::adopt_all(store, first, &[second.node]).await.0.fenced, [second.node]);
+    assert_eq!(super::orphans::adopt_all(store, first, &[second.node]).await.0.fenced, [second.node]);
     assert_eq!(store.limit_homes(first, &both).await.unwrap(), [first.node, first.node]);
     let third = join(store).await;
     assert_eq!(store.give_limits(third, &both, None).await.unwrap(), [], "they are not its own");
@@ -423,7 +423,7 @@ pub async fn runs_that_a_lease_did_not_send_wait_for_the_next(store: &dyn Store)
     assert_eq!(state(&rows[4]).await, (RunStatus::Waiting, false, None));
     assert_eq!(read_run(store, rows[4].id).await.waits_for(), Some(WaitFor::Executor), "it is due, and was not missed");
     store.release(token, Timestamp::EPOCH).await.unwrap();
-    let adopted = super::adoption::adopt_all(store, other, &[token.node]).await.1;
+    let adopted = super::orphans::adopt_all(store, other, &[token.node]).await.1;
     let of_it = |run: &Run| adopted.iter().find(|adopted| adopted.run.id == run.id).map(|adopted| adopted.run.status);
     assert_eq!(of_it(&rows[1]), Some(RunStatus::Waiting), "no executor has to be asked about it");
     assert_eq!(of_it(&rows[3]), Some(RunStatus::Running), "it may have been sent");

@@ -247,7 +247,7 @@ pub async fn a_run_that_is_reopened_at_a_dead_home_is_adopted(store: &dyn Store)
     expect_saved(change(store, job.id, &paused, None, now).await);
     let other = join(store).await;
     store.release(token, Timestamp::EPOCH).await.unwrap();
-    assert_eq!(super::adoption::adopt_all(store, other, &[token.node]).await.1, [], "nothing of it is open");
+    assert_eq!(super::orphans::adopt_all(store, other, &[token.node]).await.1, [], "nothing of it is open");
     let (record, reopened) = expect_saved(change(store, job.id, &job.spec, None, now).await);
     assert_eq!((record.version, reopened.len()), (3, 4));
     let seen_row = due_job(store, &record, &[token.node]).await.unwrap();
@@ -260,7 +260,7 @@ pub async fn a_run_that_is_reopened_at_a_dead_home_is_adopted(store: &dyn Store)
         awaited_run: None,
     }];
     assert!(store.claim(other, &jobs).await.unwrap().jobs.is_empty(), "something is open");
-    let adopted = super::adoption::adopt_all(store, other, &[token.node]).await.1;
+    let adopted = super::orphans::adopt_all(store, other, &[token.node]).await.1;
     let expected: Vec<_> = rows.iter().map(|run| (run.id, token)).collect();
     assert_eq!(adopted.iter().map(|adopted| (adopted.run.id, adopted.from)).collect::<Vec<_>>(), expected);
     assert_eq!(due_job(store, &job, &[other.node]).await.unwrap().home, other.node);

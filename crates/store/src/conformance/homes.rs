@@ -266,7 +266,7 @@ pub async fn jobs_of_the_dead_are_freed(store: &dyn Store) {
     let no_home = NodeId::new(0);
     assert_eq!(due_job(store, &idle, &[no_home]).await.unwrap().term, 2);
     assert_eq!(due_job(store, &busy, &[no_home]).await, None);
-    super::adoption::adopt_all(store, token, &[dead.node]).await;
+    super::orphans::adopt_all(store, token, &[dead.node]).await;
     assert_eq!(due_job(store, &busy, &[token.node]).await.unwrap().term, 2);
     assert_eq!(store.free_jobs(token, dead.node, 10).await.unwrap(), 0);
     let fenced = node(store, dead.node).await;

@@ -26,6 +26,7 @@ mod homes;
 mod lineage;
 mod logs;
 mod maintenance;
+mod orphans;
 mod outbox;
 mod pages;
 mod pumps;

@@ -54,7 +54,7 @@ pub async fn a_run_keeps_the_executor_that_its_caller_named(store: &dyn Store) {
     }
 
     store.release(dead, Timestamp::EPOCH).await.unwrap();
-    let (_, adopted) = super::adoption::adopt_all(store, heir, &[dead.node]).await;
+    let (_, adopted) = super::orphans::adopt_all(store, heir, &[dead.node]).await;
     let adopted = adopted.into_iter().find(|adopted| adopted.run.id == asked.id).unwrap();
     assert_eq!(adopted.run.only_executor, only);
     let end = Run { attempt: 2, ..asked };
@@ -155,7 +155,7 @@ pub async fn a_planned_run_is_taken_up_when_it_comes_due(store: &dyn Store) {
     store.request_run(dead, run.clone()).await.unwrap();
     assert_eq!(store.take_waiting(dead, now + Duration::from_secs(7_199), 10).await.unwrap(), []);
     store.release(dead, Timestamp::EPOCH).await.unwrap();
-    super::adoption::adopt_all(store, heir, &[dead.node]).await;
+    super::orphans::adopt_all(store, heir, &[dead.node]).await;
     let adopted = read_run(store, run.id).await;
     assert_eq!((adopted.status, adopted.node, adopted.due_at), (RunStatus::Waiting, heir.node, at));
     let due: Vec<RunId> = store.take_waiting(heir, at, 10).await.unwrap().iter().map(|run| run.id).collect();
