@@ -74,8 +74,8 @@ pub struct OrphanedJob {
 pub struct OrphanedJobs {
     /// Jobs with open runs under leases that have ended, those with the fewest such runs first.
     pub jobs: Vec<OrphanedJob>,
-    /// The dead nodes whose leases have ended and are fenced, except nodes that are left to another fencer. Nothing new is stored under
-    /// these leases, except runs that another node inserts for a job's home.
+    /// The nodes that are taken over: dead nodes that the caller named, except nodes that are left to another fencer, and nodes that this node or
+    /// a node taken over has fenced. Nothing new is stored under their ended leases, except runs that another node inserts for a job's home.
     pub fenced: Vec<NodeId>,
     /// This node's own lease is no longer valid: nothing was read.
     pub is_refused: bool,
