@@ -169,7 +169,7 @@ impl Notice {
     }
 }
 
-/// The beginning of a text in at most `bytes_max` bytes; if something is left out, it ends in `…`.
+/// Cuts a text to at most `bytes_max` bytes. A text that is cut ends in `…`, if there is room for it.
 ///
 /// ```
 /// use rondel_core::notice::cut;

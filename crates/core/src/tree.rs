@@ -40,8 +40,8 @@ pub struct RunInTree {
 }
 
 impl Run {
-    /// The run that its fire began with: the run itself, unless it is a shard or follows from others. A retry that was
-    /// requested by hand begins a new fire.
+    /// The first run of its fire. For a shard, this is the row that stands for all shards; for a run of a child job, the
+    /// run that began the chain; else the run itself, also for a retry that was requested by hand.
     #[must_use]
     pub fn fire_root(&self) -> RunId {
         match self.parent {

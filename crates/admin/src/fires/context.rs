@@ -125,7 +125,7 @@ impl ContextReader<'_> {
         Ok(())
     }
 
-    /// The executors of an app that this or another node has heard recently, with their names.
+    /// The availability and name of each executor of an app that this or another node has heard from recently, by id.
     async fn executor_states(&self, app: AppId) -> Result<BTreeMap<ExecutorId, (Availability, String)>, StoreError> {
         let now = self.0.now();
         let silent_before = now - self.0.heartbeat().saturating_mul(SILENT_HEARTBEATS);

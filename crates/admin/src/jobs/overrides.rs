@@ -14,7 +14,7 @@ use crate::node::Node;
 
 /// The field that the server adds to the parameters of a run that follows from other runs.
 const PARENTS_FIELD: &str = "parents";
-/// The field that wraps a job's parameters if they are not an object.
+/// The field that holds the job's parameters if they are not an object and `parents` is added beside them.
 const WRAPPER_FIELD: &str = "params";
 
 /// Parameters of one run, checked against the job. Only [`run_params`] and [`params_of_repetition`] create them, so that no way of requesting

@@ -78,7 +78,8 @@ impl Limits {
         }
     }
 
-    /// The number of cases since the last line, if a line is to be written now; `None` while lines about the limit are suppressed.
+    /// Decides whether to log now that the limit was reached. If so, records that and returns how often it was reached since the last line;
+    /// `None` while further lines are suppressed.
     fn cases_to_log(&self, index: usize, total: u64) -> Option<u64> {
         let now = Instant::now();
         let mut last_logged = self.last_logged.lock().unwrap_or_else(PoisonError::into_inner);

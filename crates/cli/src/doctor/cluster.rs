@@ -193,7 +193,7 @@ fn check_dead_node(name: &str, node: &Value, now: Timestamp) -> Vec<Check> {
     checks
 }
 
-/// A failed check for each loop of a server that is failing.
+/// One failed check for each failing loop of a server.
 fn check_failing_loops(node: &str, loops: &Value, now: Timestamp) -> Vec<Check> {
     let loop_statuses = loops.as_array().into_iter().flatten().filter(|loop_status| loop_status["status"] == "failing");
     let to_check = |loop_status: &Value| {

@@ -23,7 +23,7 @@ pub(super) const SEARCH_STEP_COUNT_MAX: usize = 40_000;
 pub enum AnswerSubject {
     /// The instant that was asked about.
     Instant,
-    /// A run at or near the instant that was asked about, which no schedule planned.
+    /// A run that no schedule planned, at or near the instant that was asked about.
     NearRun(Trigger),
     /// A run that has not ended.
     OpenRun,

@@ -47,7 +47,7 @@ pub struct RunQuery {
     pub job: Option<JobId>,
     /// Only runs planned up to this instant. Applies only together with `job`.
     pub until: Option<Timestamp>,
-    /// Only runs of these apps, which are the ones that the caller may see. Ignored together with `parent`.
+    /// Only runs of these apps, the ones that the caller may see. Ignored if `parent` is set.
     pub within: Option<Vec<AppId>>,
     /// Only runs with one of these statuses; empty for all.
     pub statuses: Vec<RunStatus>,

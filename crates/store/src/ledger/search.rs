@@ -1,4 +1,4 @@
-//! Searches runs by everything that a filter names, in three orders, forwards and backwards, with a bound on the rows that are read.
+//! Searches for runs by everything that a filter names, in three orders, forwards or backwards, with a bound on the rows that are read.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -21,7 +21,7 @@ const SINGLE_RUN_COUNT_MAX: usize = 100;
 /// In a drawing with more runs than this, touching runs are joined in every lane: thousands of links load slowly and show nothing more.
 const DRAWN_RUN_COUNT_MAX: usize = 400;
 /// In a drawing with more than [`DRAWN_RUN_COUNT_MAX`] runs, only this many of the newest runs of each lane link to their own pages. The
-/// others link to the list of runs, like bars of several runs.
+/// others link to the list of runs, as bars that stand for several runs do.
 const LINKED_RUN_COUNT_MAX: usize = 12;
 /// Minimum distance between neighbouring crosses, and between neighbouring ticks.
 const TICK_DISTANCE_MIN: u32 = 55;

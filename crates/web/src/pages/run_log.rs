@@ -139,7 +139,8 @@ pub(super) struct LogCard {
     pub(super) later_line: Option<u64>,
 }
 
-/// The log of an attempt, as the page of its run first shows it.
+/// The card of an attempt's log, before the script loads more: the lines that match the search, else the lines around the chosen line, else the
+/// last lines.
 pub(super) async fn log_card(page: &Page<RunPageQuery>, run: &Run, attempt: i32) -> Result<LogCard, Problem> {
     let query = page.query();
     let line_url = format!("/runs/{}?attempt={attempt}", run.id);

@@ -259,7 +259,7 @@ const fn heat_class(count: u64, median: u64) -> usize {
     }
 }
 
-/// The usual number of failures in an hour with runs, which is the median.
+/// The median number of failures of the hours that had runs; 0 if none had.
 fn median_failure_count(buckets: &[Bucket]) -> u64 {
     let busy_buckets = buckets.iter().filter(|bucket| bucket.verdicts.total() > 0);
     let mut failure_counts: Vec<u64> = busy_buckets.map(|bucket| bucket.verdicts.failure_count()).collect();

@@ -162,7 +162,7 @@ pub(crate) struct Bar {
 
 /// The height of the highest bar.
 pub(crate) const BAR_HEIGHT: u64 = 20;
-/// How many bars are shown for a job.
+/// Maximum number of bars shown for a job, one per run.
 pub(crate) const BAR_COUNT: usize = 24;
 /// The width of a bar, including the gap after it.
 pub(crate) const BAR_WIDTH: usize = 5;

@@ -14,8 +14,8 @@ use crate::import::result::{Entry, ImportResult, Subject, shell_quoted};
 
 /// Maximum number of recipients of one channel.
 const RECIPIENT_COUNT_MAX: usize = 20;
-/// Maximum length of the name of a channel for alarm mail. The name lists the recipients; a longer one is cut, and a
-/// hash follows.
+/// The name of a channel for alarm mail lists its recipients. A longer name is cut to this length before its hash is
+/// appended.
 const ALARM_NAME_LEN_MAX: usize = 60;
 /// Maximum number of rules of a namespace.
 const RULE_COUNT_MAX: usize = 100;

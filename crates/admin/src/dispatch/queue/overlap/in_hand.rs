@@ -8,9 +8,9 @@ use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::runs::OpenRuns;
 
 impl Gates {
-    /// Gives `run_in_hand`, which an executor has or may have and which has passed no gate, an open place at the gate of `next_run`, a run of the
-    /// job's edited definition. Without this place, `next_run` could begin beside it. `executor` is `None` if it is not known which executor has
-    /// the run.
+    /// Gives `run_in_hand` an open place at the gate of `next_run`, unless it has a place already; otherwise `next_run` could begin beside it. An
+    /// executor has or may have `run_in_hand`, which passed no gate. `next_run` is a run of the job's edited definition. `executor` is `None` if
+    /// it is not known which executor has `run_in_hand`.
     pub(crate) fn open_place_before(
         &mut self,
         run_in_hand: &ReadyRun,
