@@ -35,8 +35,8 @@ pub struct Node {
     /// Whether another node has fenced its last lease. A fenced node is dead, even if the clock has stepped back to before the end of that
     /// lease.
     pub is_fenced: bool,
-    /// The node that fenced that lease, and so became the home of its limits. If that node has died, the one that has taken over from it. `None`
-    /// if the lease is not fenced. A server of an earlier version does not record itself here.
+    /// The node that fenced that lease, and so became the home of its limits; once that node has died and was taken over, the node that took
+    /// it over. `None` if the lease is not fenced, or if a server of an earlier version fenced it, which does not record itself here.
     pub fenced_by: Option<NodeId>,
     /// Where executors reach it.
     pub advertise_url: Option<String>,

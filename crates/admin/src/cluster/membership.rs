@@ -68,7 +68,8 @@ pub(crate) type EndedLease = (NodeId, Timestamp);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseToAdopt {
     pub(crate) lease: EndedLease,
-    /// Whether its fencer has not taken over all of its runs within two leases.
+    /// Whether this node has seen the lease as fenced for two leases, during which its own lease had no gap. It then takes over runs that are
+    /// still open under the lease, whichever node has fenced it. The flag does not show whether there are such runs.
     pub(crate) is_late: bool,
 }
 
@@ -294,10 +295,13 @@ impl Membership {
         self.nodes().iter().find(|node| node.id == own_node).map_or(Switch::Active, |node| node.switch)
     }
 
-    /// Dead nodes whose runs this node takes over now: the nodes that it has fenced, the unfenced ones for which it is the next living node by
-    /// id, the unfenced ones that have been dead for two leases, and those that another living node fenced two leases ago. After a gap in this
-    /// node's own lease (the database was away, or the node slept) the other nodes first get the time of a lease to come back, because they may
-    /// have been cut off too. Leases that are fenced already do not come back.
+    /// The ended leases whose runs this node takes over now. A lease goes to its last fencer while that node lives. Otherwise, it goes to the
+    /// next node by id after the last fencer, or after its own node if no fencer is known. If this node may take runs over, it also takes over
+    /// leases without a known fencer that ended two leases ago, and leases that it has seen as fenced for two leases without a gap in its own.
+    ///
+    /// After a gap in this node's own lease (the database was away, or the node slept), the other nodes first get the time of a lease to come
+    /// back, because they may have been cut off too. Until then, only leases that do not come back are returned: those that are fenced, those
+    /// of servers that have left, and those that this node has adopted already.
     pub(crate) fn leases_to_adopt(&self, now: Timestamp, lease: Duration) -> Vec<LeaseToAdopt> {
         let nodes = self.nodes();
         if self.gives_others_time(lease) {
@@ -332,8 +336,8 @@ impl Membership {
         dead_nodes_to_adopt((nodes, &late_fences), self.token().node, now, lease)
     }
 
-    /// Those of these leases that have still ended, as far as is known here: their nodes were not seen to renew them or to take others. None after
-    /// a gap in this node's own lease: the calls from before have ended, and the store finds what they have fenced.
+    /// Those of these leases that have still ended, as far as is known here: their nodes were not seen to renew them or to take others. None
+    /// within a lease after a gap in this node's own lease: the calls from before the gap have ended, and the store finds what they have fenced.
     pub(crate) fn still_ended(&self, leases: Vec<LeaseToAdopt>, now: Timestamp, lease: Duration) -> Vec<LeaseToAdopt> {
         if self.gives_others_time(lease) {
             return Vec::new();

@@ -11,7 +11,7 @@ pub(super) struct FilterArgs {
     /// Only runs planned or made since: 8h, 7d, yesterday, 2026-11-22, 2026-11-22T10:00 (UTC)
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Only runs planned or made until then, in the forms of --since
+    /// Only runs planned and made until then, in the forms of --since
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
     /// Only runs that this executor has or had

@@ -74,8 +74,9 @@ pub struct OrphanedJob {
 pub struct OrphanedJobs {
     /// Jobs with open runs under leases that have ended, those with the fewest such runs first.
     pub jobs: Vec<OrphanedJob>,
-    /// The nodes that are taken over: dead nodes that the caller named, except nodes that are left to another fencer, and nodes that this node or
-    /// a node taken over has fenced. Nothing new is stored under their ended leases, except runs that another node inserts for a job's home.
+    /// The nodes that are taken over: dead nodes that the caller named, except nodes that are left to another fencer; nodes that a named node
+    /// which is taken over has fenced; and nodes that this node has fenced. Nothing new is stored under their ended leases, except runs that
+    /// another node inserts for a job's home.
     pub fenced: Vec<NodeId>,
     /// This node's own lease is no longer valid: nothing was read.
     pub is_refused: bool,
@@ -129,8 +130,8 @@ pub(crate) fn fewest_first(counts: impl IntoIterator<Item = (JobId, u64)>, limit
 pub trait Adopt {
     /// Fences those leases of `dead_nodes` that have ended by the database's clock. A lease that is fenced already has ended, even if the
     /// clock has stepped back to before its end. The limits of the dead nodes get this node as their home, and the runs must go to the same
-    /// node. So a lease that another node has fenced is left to that node, unless it is late. If that node is taken over, the leases that it
-    /// has fenced are taken over with it, and so are all that this node has fenced, whether or not `dead_nodes` has them.
+    /// node. So a lease that another node has fenced is left to that node, unless it is late. If a node of `dead_nodes` is taken over, the
+    /// leases that it has fenced are taken over with it, whether or not `dead_nodes` has them. So are all leases that this node has fenced.
     ///
     /// Returns at most `limit` jobs with open runs that no living lease owns: runs of earlier epochs of this node, and runs of the nodes that
     /// are taken over. Jobs with few such runs come first, so that a job that fires each second does not wait for the backlog of another job.
