@@ -188,7 +188,7 @@ impl ContextReader<'_> {
         if let Some(key) = key {
             let mut holders = self.holders(run, &key).await?;
             holders.retain(|holder| holder.id != run.id);
-            context.holders_more = holders.len().saturating_sub(NAMED_COUNT_MAX);
+            context.more_holder_count = holders.len().saturating_sub(NAMED_COUNT_MAX);
             holders.truncate(NAMED_COUNT_MAX);
             context.holders = self.with_job_names(holders, visible_apps).await?;
             context.limit = Some(key);

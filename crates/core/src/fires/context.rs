@@ -37,7 +37,7 @@ pub struct AnswerContext {
     /// The runs that hold the limit, at most [`NAMED_COUNT_MAX`]. The run that has held it longest comes first.
     pub holders: Vec<OtherRun>,
     /// How many more runs hold the limit.
-    pub holders_more: usize,
+    pub more_holder_count: usize,
     /// Some of the shards that caused the verdict of a broadcast; empty if it succeeded.
     pub shards: Vec<OtherRun>,
     /// The runs that led to the end of this run: its parent, the parent of its parent, and so on; at most [`CAUSE_STEP_COUNT_MAX`].
@@ -265,7 +265,7 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
     }
 
     fn holders_sentence(&self) -> Option<Bilingual> {
-        let AnswerContext { holders, holders_more, limit, .. } = self.context;
+        let AnswerContext { holders, more_holder_count, limit, .. } = self.context;
         let key = limit.as_ref().filter(|_| !holders.is_empty())?;
         let describe = |holder: &OtherRun| {
             let (name, executor_text) = (holder.name(), holder.executor_clause());
@@ -276,9 +276,9 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
             )
         };
         let (mut en, mut zh): (Vec<String>, Vec<String>) = holders.iter().map(describe).unzip();
-        if *holders_more > 0 {
-            en.push(format!("{holders_more} more"));
-            zh.push(format!("另外 {holders_more} 个"));
+        if *more_holder_count > 0 {
+            en.push(format!("{more_holder_count} more"));
+            zh.push(format!("另外 {more_holder_count} 个"));
         }
         Some(bilingual(
             format!("Limit {key:?} is held by {}.", en.join("; ")),

@@ -65,8 +65,8 @@ impl ProblemPageContext {
         });
         let t = self.prefs.lang.texts();
         let (title, hint) = t.problem(problem.code());
-        let is_spent_set_up = self.is_set_up && problem.code() == Code::LinkSpent;
-        let hint = if is_spent_set_up { t.problem_set_up_spent_hint } else { hint };
+        let is_spent_set_up_link = self.is_set_up && problem.code() == Code::LinkSpent;
+        let hint = if is_spent_set_up_link { t.problem_set_up_spent_hint } else { hint };
         let page = ProblemPage {
             shell: Shell::new(self.prefs, Nav::None, user, &self.return_url),
             t,
@@ -76,8 +76,9 @@ impl ProblemPageContext {
             detail: localized(t.lang(), problem.detail()),
             complaints: problem.complaints().iter().map(|complaint| place_and_message(complaint, t.lang())).collect(),
             request_id,
-            shows_sign_in_help: matches!(problem.code(), Code::Unauthenticated | Code::LinkSpent) && !is_spent_set_up,
-            can_sign_in_again: is_spent_set_up
+            shows_sign_in_help: matches!(problem.code(), Code::Unauthenticated | Code::LinkSpent)
+                && !is_spent_set_up_link,
+            can_sign_in_again: is_spent_set_up_link
                 || matches!(problem.code(), Code::Unauthenticated | Code::SignInRefused | Code::ProviderUnavailable),
         };
         *response.body_mut() = Body::from(page.render().unwrap_or_default());

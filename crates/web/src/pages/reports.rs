@@ -290,7 +290,7 @@ async fn render_page<Q: Sync>(
     let store = page.engine().store();
     let schedule = store.report_schedule(page.call.namespace.id).await?;
     let channels = store.channels(page.call.namespace.id).await?;
-    let is_allowed = page.call.caller.rights.allow(Permission::Admin, page.call.namespace.id, None);
+    let may_edit_schedule = page.call.caller.rights.allow(Permission::Admin, page.call.namespace.id, None);
     let form = form.unwrap_or_else(|| match &schedule {
         Some(saved_schedule) => ScheduleForm {
             weekday: saved_schedule.spec.weekday.as_str().to_owned(),
@@ -346,7 +346,7 @@ async fn render_page<Q: Sync>(
         weekdays: Weekday::ALL.iter().map(|day| (day.as_str(), day_name(*day, t))).collect(),
         channels: channels.into_iter().map(|channel| channel.name).collect(),
         form_errors,
-        missing_role: (!is_allowed).then_some(t.channels_needs_admin),
+        missing_role: (!may_edit_schedule).then_some(t.channels_needs_admin),
         code: report_code(&page.call.namespace.name, &report_query),
         error,
         choices,

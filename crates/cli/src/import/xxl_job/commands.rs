@@ -16,7 +16,7 @@ use crate::import::result::{Entry, ImportResult, Subject, shell_quoted};
 const RECIPIENT_COUNT_MAX: usize = 20;
 /// The name of a channel for alarm mail lists its recipients. A longer name is cut to this length before its hash is
 /// appended.
-const ALARM_NAME_LEN_MAX: usize = 60;
+const ALARM_NAME_LEN_BEFORE_HASH: usize = 60;
 /// Maximum number of rules of a namespace.
 const RULE_COUNT_MAX: usize = 100;
 
@@ -41,8 +41,8 @@ pub(super) fn parse_alarm(address_list: &str) -> Option<Alarm> {
     if recipients.is_empty() {
         return None;
     }
-    if name.len() > ALARM_NAME_LEN_MAX || name != format!("mail-{}", recipients_text.replace('@', "-")) {
-        name.truncate(ALARM_NAME_LEN_MAX);
+    if name.len() > ALARM_NAME_LEN_BEFORE_HASH || name != format!("mail-{}", recipients_text.replace('@', "-")) {
+        name.truncate(ALARM_NAME_LEN_BEFORE_HASH);
         write!(name, "-{:08x}", hash(&recipients_text)).ok();
     }
     Some(Alarm { name, recipients })

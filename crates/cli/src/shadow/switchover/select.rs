@@ -20,17 +20,19 @@ pub(super) async fn read_jobs(
     app: Option<&str>,
     pace: &mut Pace,
 ) -> Result<Vec<Job>, Failure> {
-    let mut names = BTreeSet::new();
+    let mut seen_names = BTreeSet::new();
     let mut unread_names: Vec<String> =
-        given_names.iter().filter(|name| names.insert((*name).clone())).cloned().collect();
+        given_names.iter().filter(|name| seen_names.insert((*name).clone())).cloned().collect();
     if let Some(app) = app {
-        unread_names.extend(job_names_of_app(client, app).await?.into_iter().filter(|name| names.insert(name.clone())));
+        unread_names
+            .extend(job_names_of_app(client, app).await?.into_iter().filter(|name| seen_names.insert(name.clone())));
     }
     let mut jobs = read(client, &unread_names, pace).await?;
     let mut first_unread_index = 0;
     while app.is_some() && first_unread_index < jobs.len() {
         let relative_names = jobs[first_unread_index..].iter().flat_map(|job| job.parents.iter().chain(&job.children));
-        let new_names: Vec<String> = relative_names.filter(|name| names.insert((*name).clone())).cloned().collect();
+        let new_names: Vec<String> =
+            relative_names.filter(|name| seen_names.insert((*name).clone())).cloned().collect();
         first_unread_index = jobs.len();
         for chunk in new_names.chunks(CALL_COUNT_MAX) {
             for job in join_all(chunk.iter().map(|name| read_parent_or_child(client, name))).await {

@@ -132,7 +132,7 @@ fn holders_of_a_limit_and_the_run_ahead_are_named() {
     let pending = row(1, secs(60), RunStatus::Pending, None);
     let holders = vec![other(7, "o.long", |run| run), OtherRun { job: None, ..other(8, "secret", |run| run) }];
     let held_limit =
-        AnswerContext { limit: Some("db".to_owned()), holders, holders_more: 3, ..AnswerContext::default() };
+        AnswerContext { limit: Some("db".to_owned()), holders, more_holder_count: 3, ..AnswerContext::default() };
     check_ends(
         &with_detail(pending.clone(), limit()),
         &held_limit,
