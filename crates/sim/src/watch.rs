@@ -97,11 +97,11 @@ pub(crate) async fn record_adoption(world: &World, caller_index: usize, rows_bef
             truth.fenced_leases.insert((*node, *epoch), (world.elapsed_ms(), caller_index));
         }
     }
-    let moved_owners = rows_before.owners.iter().filter_map(|(run, old_lease)| {
+    let mut moved_owners = rows_before.owners.iter().filter_map(|(run, old_lease)| {
         let owner = rows_after.owners.get(run).filter(|owner| *owner != old_lease)?;
         Some((*old_lease, owner.node))
     });
-    let is_split = moved_owners.into_iter().any(|(old_lease, owner)| {
+    let is_split = moved_owners.any(|(old_lease, owner)| {
         let fenced_lease =
             truth.fenced_leases.range((old_lease.node, old_lease.epoch)..=(old_lease.node, i64::MAX)).next();
         // The clocks of hosts drift.

@@ -400,7 +400,7 @@ fn dead_nodes_to_adopt(
         let adopter = if last_fencer.is_living(now) { Some(last_fencer.id) } else { next_adopter(last_fencer.id) };
         let ended_lease = (dead.id, dead.lease_until);
         let (is_own, is_adopter) = (adopter == Some(own_node), adopters.contains(&own_node));
-        let is_late = is_adopter && dead.fenced_by.is_some_and(|f| late_fences.contains(&(ended_lease, f)));
+        let is_late = is_adopter && dead.fenced_by.is_some_and(|fencer| late_fences.contains(&(ended_lease, fencer)));
         let is_overdue = is_adopter && dead.fenced_by.is_none() && now > dead.lease_until + lease.saturating_mul(2);
         (is_own || is_late || is_overdue).then_some(LeaseToAdopt { lease: ended_lease, is_late })
     };

@@ -93,7 +93,7 @@ fn start_exporting(settings: TelemetrySettings<'_>, has_runs: bool) -> Result<Te
     let registry =
         tracing_subscriber::registry().with(log_layer(settings.filter, settings.format)?).with(run_log_layer);
     match &export {
-        // The layer is added by itself: within an `Option` or a list of layers, it would not be given its subscriber.
+        // The layer is added on its own. Inside an `Option` or a list of layers, it would not get its subscriber.
         Some(export) => registry.with(export.layer()).try_init(),
         None => registry.try_init(),
     }

@@ -356,12 +356,17 @@ fn now_of(row: Option<&AnyRow>) -> Result<Timestamp> {
     }
 }
 
+/// The node that fenced a lease, by the column `fenced_by`. The column counts only while the lease is fenced; 0 means that no fencer is known.
+pub(super) fn known_fencer(fenced_by: i64, is_fenced: bool) -> Option<NodeId> {
+    (is_fenced && fenced_by != 0).then(|| NodeId::new(fenced_by))
+}
+
 fn node(row: &AnyRow) -> Result<Node> {
     let mut columns = Reader::new(row, "node");
     let (id, name, epoch) = (NodeId::new(columns.int("id")?), columns.text("name")?, columns.int("epoch")?);
     let lease_until = columns.at("lease_until_ms")?;
     let is_fenced = columns.at("prior_lease_until_ms")? == lease_until;
-    let fenced_by = Some(NodeId::new(columns.int("fenced_by")?)).filter(|fencer| is_fenced && fencer.get() != 0);
+    let fenced_by = known_fencer(columns.int("fenced_by")?, is_fenced);
     Ok(Node {
         id,
         name,

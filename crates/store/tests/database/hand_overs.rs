@@ -106,16 +106,7 @@ async fn a_fenced_lease_has_ended_even_if_the_clock_steps_back_to_before_its_end
         database.execute(&make_idle).await;
         assert_eq!(store.free_jobs(token, dead.node, 10).await.unwrap(), 1, "{}", database.url);
 
-        let request = JoinRequest {
-            name: "node".to_owned(),
-            lease: Duration::from_secs(60),
-            advertise_url: None,
-            server_version: "0.1.0".to_owned(),
-            may_take_over: false,
-            held: None,
-            waited_for_takeover: Duration::ZERO,
-        };
-        let Join::Joined { token: again, .. } = store.join(&request).await.unwrap() else { unreachable!() };
+        let Join::Joined { token: again, .. } = store.join(&rejoin_request()).await.unwrap() else { unreachable!() };
         assert_eq!(again, LeaseToken { epoch: dead.epoch + 2, ..dead });
         assert_eq!(store.orphaned_jobs(token, &[dead.node.into()], 10).await.unwrap().fenced, [], "it lives again");
         store.close().await;
@@ -134,15 +125,7 @@ async fn a_server_that_returns_first_waits_for_the_one_that_fenced_it() {
         store.release(dead, Timestamp::EPOCH).await.unwrap();
         assert_eq!(store.orphaned_jobs(fencer, &[dead.node.into()], 10).await.unwrap().fenced, [dead.node]);
         store.release(fencer, Timestamp::EPOCH).await.unwrap();
-        let request = JoinRequest {
-            name: "node".to_owned(),
-            lease: Duration::from_secs(60),
-            advertise_url: None,
-            server_version: "0.1.0".to_owned(),
-            may_take_over: false,
-            held: None,
-            waited_for_takeover: Duration::ZERO,
-        };
+        let request = rejoin_request();
         assert_eq!(store.join(&request).await.unwrap(), Join::BeingTakenOver, "{}", database.url);
         let last_time = JoinRequest { waited_for_takeover: request.lease * 2, ..request };
         let Join::Joined { token, .. } = store.join(&last_time).await.unwrap() else { unreachable!() };
@@ -152,6 +135,19 @@ async fn a_server_that_returns_first_waits_for_the_one_that_fenced_it() {
         assert_eq!(adopted.len(), 1, "{}", database.url);
         store.close().await;
         database.end().await;
+    }
+}
+
+/// The request of the server "node" for a lease, while other servers run.
+fn rejoin_request() -> JoinRequest {
+    JoinRequest {
+        name: "node".to_owned(),
+        lease: Duration::from_secs(60),
+        advertise_url: None,
+        server_version: "0.1.0".to_owned(),
+        may_take_over: false,
+        held: None,
+        waited_for_takeover: Duration::ZERO,
     }
 }
 

@@ -246,6 +246,9 @@ fn a_drained_server_gives_its_limits_away() {
     assert_eq!(given_limits(&mut world, Event::GiveLimits), None, "an executor has a run under it");
     world.result(1, 1, 1);
     world.settled(1, 1, verdict());
+    world.on(Event::Adopting(Vec::new()));
+    assert_eq!(given_limits(&mut world, Event::GiveLimits), None, "a run that it takes over may be under it");
+    world.on(Event::AllAdopted(world.around.token));
     assert_eq!(given_limits(&mut world, Event::GiveLimits), Some((vec![limit("db")], None)));
     assert_eq!(given_limits(&mut world, Event::GiveLimits), None, "it counts none any more");
     world.arrive([run_of_job(2, 2, &limited)]);

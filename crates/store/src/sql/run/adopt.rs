@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use crate::ledger::{self, Adopted, Adoption, DeadNode, OrphanedJobs, fewest_first, taken_nodes};
+use crate::sql::cluster::known_fencer;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
 use crate::sql::run::open_runs::{OPEN_STATUSES, OpenRunsOfNode};
@@ -237,10 +238,9 @@ impl Tx<'_> {
                 let node = NodeId::new(columns.int("id")?);
                 let epoch = columns.int("epoch")?;
                 let (lease_until, prior_until) = (columns.at("lease_until_ms")?, columns.at("prior_lease_until_ms")?);
-                let fencer = NodeId::new(columns.int("fenced_by")?);
                 let is_fenced = prior_until == lease_until;
+                let fenced_by = known_fencer(columns.int("fenced_by")?, is_fenced);
                 let ended_at = lease_until.max(prior_until).max(columns.at("ended_at_ms")?);
-                let fenced_by = Some(fencer).filter(|fencer| is_fenced && fencer.get() != 0);
                 let lease = EndedLease { epoch, ended_at };
                 locked_nodes.insert(node, LockedNode { lease, is_fenced, fenced_by });
             }
