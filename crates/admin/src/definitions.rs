@@ -27,6 +27,8 @@ pub(crate) struct CompiledDefinition {
     pub(crate) namespace: NamespaceId,
     pub(crate) namespace_name: String,
     pub(crate) app: AppId,
+    /// When this version was saved, by the clock of the server that received it.
+    pub(crate) saved_at: Timestamp,
     /// The instant from which fixed rates count.
     pub(crate) anchor: Timestamp,
     pub(crate) job: Job,
@@ -165,6 +167,7 @@ impl Definitions {
                     namespace: definition.namespace,
                     namespace_name: definition.namespace_name,
                     app: definition.app,
+                    saved_at: definition.saved_at,
                     anchor: definition.anchor,
                     job,
                 }))
@@ -230,6 +233,7 @@ mod tests {
             namespace_name: "default".to_owned(),
             app: AppId::new(1),
             spec: serde_json::from_value(spec).unwrap(),
+            saved_at: Timestamp::EPOCH,
             anchor: Timestamp::EPOCH,
             calendar: days.map(|days| serde_json::from_value(json!({ "days": days })).unwrap()),
         }

@@ -183,7 +183,7 @@ pub(crate) fn limit_late_fires(plans: &mut [MissedPlan], (count, keep): (usize, 
 }
 
 /// One span for all fires of two spans that follow each other, given in either order.
-fn join_spans(a: Option<MissedSpan>, b: Option<MissedSpan>) -> Option<MissedSpan> {
+pub(crate) fn join_spans(a: Option<MissedSpan>, b: Option<MissedSpan>) -> Option<MissedSpan> {
     let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
     let (earlier_span, later_span) = if a.first <= b.first { (a, b) } else { (b, a) };
     Some(MissedSpan { last: later_span.last, count: earlier_span.count + later_span.count, ..earlier_span })

@@ -5,7 +5,7 @@
 
 use crate::id::JobId;
 use crate::job::Job;
-use crate::misfire::{MissedSpan, catch_up_limit, skip_missed};
+use crate::misfire::{MissedSpan, catch_up_limit, join_spans, skip_missed};
 use crate::schedule::just_before;
 use crate::spec::{MisfireKeep, MisfirePolicy};
 use crate::status::Trigger;
@@ -132,17 +132,43 @@ pub fn span_between(job: &Job, anchor: Timestamp, from: Timestamp, through: Time
     let mut total_span: Option<MissedSpan> = None;
     let mut next_from = Some(from);
     while let Some(from) = next_from {
-        let after_through = Timestamp::from_millis(through.as_millis() + 1);
-        let missed_plan = skip_missed(&job.timetable, anchor, from, after_through, (0, MisfireKeep::Newest));
-        total_span = match (total_span, missed_plan.span) {
-            (Some(total_span), Some(span)) => {
-                Some(MissedSpan { last: span.last, count: total_span.count + span.count, ..total_span })
-            }
-            (total_span, span) => total_span.or(span),
-        };
+        let missed_plan = skip_missed(&job.timetable, anchor, from, just_after(through), (0, MisfireKeep::Newest));
+        total_span = join_spans(total_span, missed_plan.span);
         next_from = missed_plan.next_missed;
     }
     total_span
+}
+
+/// The fires of a span of clock-based schedules that have no row yet, as the spans between the rows. `stored` has the first and the last fire
+/// of each row of the job's schedules that overlaps the span, sorted.
+///
+/// The instant of a span's first fire is the key of its row. If that fire had a row, the span would not be stored, and its other fires would
+/// be in no row. A job has rows at or after its next fire if an edit made it follow other schedules or fire again, or if the clock stepped
+/// back.
+#[must_use]
+pub fn spans_without(
+    job: &Job,
+    anchor: Timestamp,
+    span: MissedSpan,
+    stored: &[(Timestamp, Timestamp)],
+) -> Vec<MissedSpan> {
+    let (mut spans, mut from) = (Vec::new(), span.first);
+    for (first, last) in stored {
+        spans.extend(span_between(job, anchor, from, just_before(*first).min(span.last)));
+        from = from.max(just_after(*last));
+    }
+    spans.extend(span_between(job, anchor, from, span.last));
+    spans
+}
+
+/// Spans that follow each other as one span, whose count is the sum of theirs.
+#[must_use]
+pub fn join_all_spans(spans: impl IntoIterator<Item = MissedSpan>) -> Option<MissedSpan> {
+    spans.into_iter().fold(None, |joined_span, span| join_spans(joined_span, Some(span)))
+}
+
+const fn just_after(at: Timestamp) -> Timestamp {
+    Timestamp::from_millis(at.as_millis() + 1)
 }
 
 #[cfg(test)]
@@ -268,6 +294,38 @@ mod tests {
             assert_eq!(instants(&planned), [100, 110, 160]);
             let span = planned.missed.unwrap();
             assert_eq!((span.first, span.last, span.count), (at(120), at(150), 4));
+        }
+    }
+
+    #[test]
+    fn a_span_leaves_out_the_fires_that_have_a_row() {
+        let every = json!({"every": "10s"});
+        let several = json!([{"every": "10s"}, {"every": "20s"}]);
+        for (schedule, stored, expected) in [
+            (&every, vec![], vec![(100, 150, 6)]),
+            (&every, vec![(100, 100)], vec![(110, 150, 5)]),
+            (&several, vec![(100, 100), (110, 110), (120, 120)], vec![(130, 150, 3)]),
+            (&every, vec![(120, 120)], vec![(100, 110, 2), (130, 150, 3)]),
+            (&several, vec![(120, 120), (140, 150)], vec![(100, 110, 2), (130, 130, 1)]),
+            // A row may stand for fires before and after the span, or for an instant that is no fire.
+            (&every, vec![(50, 110), (130, 200)], vec![(120, 120, 1)]),
+            (&every, vec![(95, 112), (105, 105)], vec![(120, 150, 4)]),
+            (&every, vec![(160, 200)], vec![(100, 150, 6)]),
+            (&every, vec![(100, 150)], vec![]),
+            (&every, vec![(100, 120), (110, 140), (150, 150)], vec![]),
+        ] {
+            let job = job(schedule, &json!({}));
+            let span = span_between(&job, at(0), at(100), at(150)).unwrap();
+            let stored_rows: Vec<_> = stored.iter().map(|(first, last)| (at(*first), at(*last))).collect();
+            let spans = spans_without(&job, at(0), span, &stored_rows);
+            let found: Vec<_> =
+                spans.iter().map(|span| (span.first.second(), span.last.second(), span.count)).collect();
+            assert_eq!(found, expected, "{stored:?}");
+            let (first, last) = (expected.first(), expected.last());
+            let joined =
+                first.zip(last).map(|(first, last)| (first.0, last.1, expected.iter().map(|span| span.2).sum()));
+            let found = join_all_spans(spans).map(|span| (span.first.second(), span.last.second(), span.count));
+            assert_eq!(found, joined);
         }
     }
 

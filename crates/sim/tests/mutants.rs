@@ -42,6 +42,7 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("wall_clock", 1, "I7 liveness"),
     ("windows_unheeded", 22, "I13 maintenance"),
     ("held_is_forgotten", 33, "I1 complete"),
+    ("span_over_row", 162558987, "I1 complete"),
     ("ended_windows_forgotten", 223, "I13 maintenance"),
     ("shadow_is_sent", 8, "I14 shadow"),
     ("chosen_is_ignored", 17, "I15 chosen"),

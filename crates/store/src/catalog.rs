@@ -159,6 +159,8 @@ pub struct Definition {
     pub namespace_name: String,
     pub app: AppId,
     pub spec: JobSpec,
+    /// When this version was saved.
+    pub saved_at: Timestamp,
     /// The instant that fixed rates count from.
     pub anchor: Timestamp,
     /// The rule of the calendar version that it is planned by. The names of other calendars in the rule are replaced by their rules.

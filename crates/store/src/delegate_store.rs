@@ -206,6 +206,8 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, Claim {
                 fn due_jobs(homes: &[NodeId], range: DueRange) -> Vec<DueJob>;
                 fn dense_instants(homes: &[NodeId], range: DueRange, count_min: u32) -> Vec<DenseInstant>;
+                fn jobs_with_rows_from(jobs: &[(JobId, Timestamp)]) -> Vec<JobId>;
+                fn fires_with_rows(job: JobId, range: (Timestamp, Timestamp), limit: u32) -> Vec<(Timestamp, Timestamp)>;
                 fn unsent_runs_of_job(token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Vec<Run>;
                 fn request_run(token: LeaseToken, run: Run) -> Run;
                 fn request_keyed_run(token: LeaseToken, run: Run, if_open: IfOpen, now: Timestamp) -> KeyedRun;

@@ -34,6 +34,7 @@ pub(crate) fn definition(overrides: &serde_json::Value) -> Arc<CompiledDefinitio
         namespace: NamespaceId::new(1),
         namespace_name: "default".to_owned(),
         app: AppId::new(1),
+        saved_at: Timestamp::EPOCH,
         anchor: Timestamp::EPOCH,
         counts: Arc::new(NamespaceCounts::new("default")),
         job_series: None,

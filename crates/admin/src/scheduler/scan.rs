@@ -12,8 +12,8 @@ use futures_util::future::join_all;
 use rondel_core::dense::{ClaimPace, instants_to_claim};
 use rondel_core::homes::JobShare;
 use rondel_core::maintenance::{Cursor, plan_within};
-use rondel_core::plan::{LookAhead, Plan, PlannedFire};
-use rondel_core::{NodeId, Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_core::plan::LookAhead;
+use rondel_core::{NodeId, Run, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::StoreError;
 use rondel_store::ledger::{ClaimJob, DueJob, DueRange};
@@ -24,10 +24,10 @@ use tokio_util::sync::CancellationToken;
 use crate::background::{Background, TickError};
 use crate::cluster::HeldLease;
 use crate::counters::Count;
-use crate::definitions::{CompiledDefinition, CompiledDefinitions};
-use crate::metrics::FireOutcome;
+use crate::definitions::CompiledDefinitions;
 use crate::node::Shared;
 use crate::scheduler::caught_up::CaughtUp;
+use crate::scheduler::claim_rows::{PlannedJob, claim_request, count_missed, leave_out_stored};
 use crate::scheduler::low_water::LowWater;
 use crate::scheduler::share::LeftToOthers;
 use crate::scheduler::take_up::TakeUp;
@@ -347,7 +347,7 @@ impl ScanLoop {
             caught_up_at: self.shared.clock.timestamp_at(self.judged_as_of),
             end: now + self.shared.config.look_ahead,
         };
-        let mut lanes: Vec<Vec<ClaimJob>> = (0..self.shared.lane_count()).map(|_| Vec::new()).collect();
+        let mut plans = Vec::with_capacity(due_jobs.len());
         for due_job in due_jobs {
             // An unreadable definition was logged when it was loaded.
             let Some(definition) = definitions.get(&(due_job.job, due_job.version)) else { continue };
@@ -360,8 +360,13 @@ impl ScanLoop {
             let cursor = Cursor { next_fire_at: due_job.next_fire_at, held_from: due_job.held_from };
             let job = (definition.id, definition.anchor);
             let plan = plan_within(&definition.job, job, cursor, look_ahead, &closed_spans);
-            let lane = due_job.job.lane(lanes.len());
-            lanes[lane].push(claim_request(lease, due_job, definition, &plan, look_ahead));
+            plans.push(PlannedJob::new(due_job, definition, plan, look_ahead));
+        }
+        leave_out_stored(self.shared.store.as_ref(), &mut plans, self.shared.config.claim_runs).await?;
+        let mut lanes: Vec<Vec<ClaimJob>> = (0..self.shared.lane_count()).map(|_| Vec::new()).collect();
+        for planned_job in plans {
+            let lane = planned_job.due_job.job.lane(lanes.len());
+            lanes[lane].push(claim_request(lease, &planned_job));
         }
         let claims = lanes.into_iter().map(|jobs| self.claim_lane(lease, jobs, &definitions));
         join_all(claims).await.into_iter().sum()
@@ -432,20 +437,6 @@ const fn just_before(at: Timestamp) -> Timestamp {
     Timestamp::from_millis(at.as_millis() - 1)
 }
 
-/// Counts the fires that the misfire policy or a maintenance window skips, which the claim has just written to the ledger.
-fn count_missed(definitions: &CompiledDefinitions, runs: &[Run], existing: &[RunId]) {
-    for run in runs.iter().filter(|run| run.status == RunStatus::Skipped && !existing.contains(&run.id)) {
-        if let Some(definition) = definitions.get(&(run.job, run.job_version)) {
-            let count = u64::try_from(run.span_count).unwrap_or(0);
-            let outcome = match run.reason {
-                Some(Reason::Maintenance) => FireOutcome::SkippedMaintenance,
-                _ => FireOutcome::Missed,
-            };
-            definition.counts.count_fires(run.trigger, outcome, count);
-        }
-    }
-}
-
 /// Splits a lane into transactions of at most `jobs_max` jobs and `runs_max` runs; a single job may have more runs.
 fn batches(jobs: Vec<ClaimJob>, (jobs_max, runs_max): (usize, usize)) -> Vec<Vec<ClaimJob>> {
     let mut batches = vec![Vec::new()];
@@ -462,39 +453,4 @@ fn batches(jobs: Vec<ClaimJob>, (jobs_max, runs_max): (usize, usize)) -> Vec<Vec
     }
     batches.retain(|batch| !batch.is_empty());
     batches
-}
-
-fn claim_request(
-    lease: &HeldLease,
-    due_job: DueJob,
-    definition: &CompiledDefinition,
-    plan: &Plan,
-    look_ahead: LookAhead,
-) -> ClaimJob {
-    let owner = (lease.token.node, lease.token.epoch);
-    let closed_spans = plan.skipped_in_window.iter().map(|span| (*span, Reason::Maintenance));
-    let skipped_spans = plan.missed.map(|span| (span, Reason::Misfire)).into_iter().chain(closed_spans);
-    let skipped_rows = skipped_spans.map(|(span, reason)| {
-        let id = RunId::new(lease.ids.next(look_ahead.now));
-        span.row(id, definition.run_job(), &definition.job, reason, owner, look_ahead.now)
-    });
-    let fires = plan.fires.iter().map(|fire| fire_row(lease, definition, fire, look_ahead));
-    let runs: Vec<Run> = skipped_rows.chain(fires).collect();
-    let open_run = runs.iter().find(|run| !run.status.is_terminal()).map(|run| run.id);
-    let awaited_run = open_run.filter(|_| definition.job.timetable.delay().is_some());
-    let held_from = plan.held_from.filter(|_| !mutant::on(Mutant::HeldIsForgotten));
-    let fire_count = u64::try_from(plan.fires.len()).unwrap_or(u64::MAX);
-    let recent_fires = due_job.recent_fires.with_fires(fire_count, look_ahead.now);
-    ClaimJob { expected_row: due_job, held_from, recent_fires, next_fire_at: plan.next, runs, awaited_run }
-}
-
-fn fire_row(lease: &HeldLease, definition: &CompiledDefinition, fire: &PlannedFire, look_ahead: LookAhead) -> Run {
-    let owner = (lease.token.node, lease.token.epoch);
-    let run = Run {
-        // The ring covers only the look-ahead. A run that starts later, because of its jitter, waits in the store.
-        status: if fire.due_at > look_ahead.end { RunStatus::Waiting } else { RunStatus::Pending },
-        due_at: fire.due_at,
-        ..Run::new(RunId::new(lease.ids.next(look_ahead.now)), definition.run_job(), fire.fire_at, fire.trigger, owner)
-    };
-    if definition.job.is_sharded() { run.for_all_shards() } else { run }
 }

@@ -48,7 +48,7 @@ fn last_change_at(facts: &Facts, record: &JobRecord, truth: &Truth) -> Option<Ti
     Some(changed_at.unwrap_or(record.created_at))
 }
 
-/// I1: every instant has a row, or lies in a span that was skipped.
+/// I1: every instant has exactly one row, or lies in exactly one span that was skipped.
 pub(super) fn missing_fires(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut complaints = Vec::new();
     for record in facts.jobs.values() {
@@ -56,12 +56,15 @@ pub(super) fn missing_fires(facts: &Facts, truth: &Truth) -> Vec<String> {
             continue;
         };
         let rows = schedule_rows(facts, record.id);
-        let has_row = |at: Timestamp| {
-            rows.iter()
-                .any(|run| run.fire_at == at || (run.fire_at <= at && run.span_end_at.is_some_and(|end| at <= end)))
+        let is_of_fire = |run: &&&Run, at: Timestamp| {
+            run.fire_at == at || (run.fire_at <= at && run.span_end_at.is_some_and(|end| at <= end))
         };
-        for fire in job.timetable.fires(record.anchor, since, facts.ends_at).filter(|fire| !has_row(fire.at)) {
-            complaints.push(format!("I1 complete: {} has no row for {}", record.spec.name, fire.at));
+        for fire in job.timetable.fires(record.anchor, since, facts.ends_at) {
+            match rows.iter().filter(|run| run.parent.is_none() && is_of_fire(run, fire.at)).count() {
+                1 => {}
+                0 => complaints.push(format!("I1 complete: {} has no row for {}", record.spec.name, fire.at)),
+                count => complaints.push(format!("I1 complete: {} has {count} rows for {}", record.spec.name, fire.at)),
+            }
         }
     }
     complaints

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
-use rondel_core::{JobId, NodeId, RunId, RunStatus, Timestamp};
+use rondel_core::{JobId, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::{claim, due_job, finish, finish_all, finish_one, job, join, read_run, requested_run, run, verdict};
 use crate::ledger::{ClaimJob, ClaimResult, DueJob, DueRange, UnsentPlace};
@@ -104,6 +104,45 @@ pub async fn unsent_runs_of_a_job_come_in_order(store: &dyn Store) {
     assert_eq!(page(UnsentPlace::before(&planned[2]), 1).await, [second]);
     let stranger = LeaseToken { epoch: token.epoch + 1, ..token };
     assert_eq!(store.unsent_runs_of_job(stranger, one.id, start, 10).await.unwrap(), []);
+}
+
+/// The fires that have rows are read in order, page by page, and jobs without such rows from an instant on are left out.
+pub async fn fires_with_rows_are_found(store: &dyn Store) {
+    let token = join(store).await;
+    let now = store.now().await.unwrap().ceil_second();
+    let at = |seconds| now + Duration::from_secs(seconds);
+    let (one, other, new) = (job(store, Some(now)).await, job(store, Some(now)).await, job(store, Some(now)).await);
+    let span = Run {
+        status: RunStatus::Skipped,
+        reason: Some(Reason::Misfire),
+        finished_at: Some(now),
+        span_end_at: Some(at(8)),
+        span_count: 5,
+        ..run(&one, token, at(4))
+    };
+    claim(store, token, &one, vec![run(&one, token, at(2)), span, run(&one, token, at(1))]).await;
+    claim(store, token, &other, vec![run(&other, token, at(3))]).await;
+    let found = async |seconds| {
+        let jobs = [(one.id, at(seconds)), (other.id, at(3)), (new.id, Timestamp::EPOCH)];
+        store.jobs_with_rows_from(&jobs).await.unwrap()
+    };
+    assert_eq!(found(2).await, [one.id, other.id]);
+    assert_eq!(found(8).await, [one.id, other.id], "a span reaches this instant");
+    assert_eq!(found(9).await, [other.id]);
+    assert_eq!(store.jobs_with_rows_from(&[]).await.unwrap(), []);
+    store.request_run(token, requested_run(&one, token, at(6))).await.unwrap();
+    assert_eq!(found(8).await, [one.id, other.id], "a requested run was inserted after the span");
+
+    let fires = async |from, through, limit| {
+        let fires = store.fires_with_rows(one.id, (at(from), at(through)), limit).await.unwrap();
+        let seconds = |at: Timestamp| at.since(now).as_secs();
+        fires.into_iter().map(|(first, last)| (seconds(first), seconds(last))).collect::<Vec<_>>()
+    };
+    assert_eq!(fires(0, 30, 10).await, [(1, 1), (2, 2), (4, 8)]);
+    assert_eq!(fires(0, 30, 2).await, [(1, 1), (2, 2)]);
+    assert_eq!(fires(2, 4, 10).await, [(2, 2), (4, 8)]);
+    assert_eq!(fires(5, 30, 10).await, [(4, 8)]);
+    assert_eq!(fires(9, 30, 10).await, []);
 }
 
 /// Two nodes see the same job due: one gets it, with its rows.
@@ -219,9 +258,9 @@ pub async fn a_claim_leaves_existing_rows_as_they_are(store: &dyn Store) {
     let first = run(&job, token, at);
     claim(store, token, &job, vec![first.clone()]).await;
     let (same, other) = (run(&job, token, at), run(&job, token, at + Duration::from_secs(9)));
-    let span = rondel_core::Run {
+    let span = Run {
         status: RunStatus::Skipped,
-        reason: Some(rondel_core::Reason::Misfire),
+        reason: Some(Reason::Misfire),
         finished_at: Some(at),
         span_end_at: Some(at + Duration::from_secs(5)),
         span_count: 5,
@@ -272,7 +311,7 @@ pub async fn a_requested_run_belongs_to_the_home(store: &dyn Store) {
     assert_eq!((second.node, second.node_epoch), (a.node, a.epoch), "the home is alive");
     assert_eq!(read_run(store, second.id).await, second);
 
-    let same_key = rondel_core::Run { id: RunId::new(super::next_id()), ..second.clone() };
+    let same_key = Run { id: RunId::new(super::next_id()), ..second.clone() };
     assert_eq!(store.request_run(b, same_key).await.unwrap(), second);
 
     store.release(a, Timestamp::EPOCH).await.unwrap();

@@ -356,6 +356,16 @@ pub async fn overdue_fires_of_an_edited_job_are_one_row(store: &dyn Store) {
         assert_eq!((row.fire_at, row.span_count, row.job_version), (at(count - 1), count, 1));
         assert_eq!(row.span_end_at, (count > 1).then_some(now));
     }
+    // The first two of four overdue fires have a row already.
+    let token = join(store).await;
+    let spec = spec(&name("job"), serde_json::json!({"schedule": {"cron": "* * * * * ?"}}));
+    let job = job_with(store, spec, Some(at(3) - Duration::from_secs(60))).await;
+    claim(store, token, &job, vec![run(&job, token, at(3)), run(&job, token, at(2))]).await;
+    assert_eq!(delete(store, job.id, None, now).await, JobDeleted::Done);
+    let rows = store.planned_rows(job.id, at(60), now, 10).await.unwrap();
+    let fires: Vec<_> = rows.iter().map(|row| (row.fire_at, row.span_end_at)).collect();
+    assert_eq!(fires, [(at(3), None), (at(2), None), (at(1), Some(now))]);
+    assert_eq!((rows[2].reason, rows[2].span_count), (Some(Reason::Deleted), 2));
 }
 
 /// A job fires at an `at` that was in the future at validation, even if the instant has passed when the definition is saved.

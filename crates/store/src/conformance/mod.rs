@@ -201,6 +201,7 @@ macro_rules! for_each_conformance_check {
             due_jobs_come_in_order,
             dense_instants_are_counted,
             unsent_runs_of_a_job_come_in_order,
+            fires_with_rows_are_found,
             a_job_is_claimed_once,
             a_claim_needs_its_lease,
             a_claim_leaves_existing_rows_as_they_are,

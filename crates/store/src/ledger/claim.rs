@@ -130,6 +130,19 @@ pub trait Claim {
     /// number of jobs. Returns at most as many instants as the limit of the range.
     async fn dense_instants(&self, homes: &[NodeId], range: DueRange, count_min: u32) -> Result<Vec<DenseInstant>>;
 
+    /// Which of these jobs may have rows of their own schedules that reach the instant given for each, or a later one. A job without such
+    /// rows is among them only if its last row is a requested run.
+    async fn jobs_with_rows_from(&self, jobs: &[(JobId, Timestamp)]) -> Result<Vec<JobId>>;
+
+    /// The first and the last fire of each row of a job's own schedules that has its key in this range of instants, both ends included.
+    /// Sorted, at most `limit`. They begin with the last row before the range if it is the row of a span that reaches the range.
+    async fn fires_with_rows(
+        &self,
+        job: JobId,
+        range: (Timestamp, Timestamp),
+        limit: u32,
+    ) -> Result<Vec<(Timestamp, Timestamp)>>;
+
     /// Claims jobs in one transaction. The lease must be valid, and each job must still be as it was seen. If the job's home is another
     /// node, that node must be fenced ([`adopt`](crate::Adopt::adopt)) and own no open run of the job. The job's `next_fire_at` moves on,
     /// its home becomes this node, and its runs are inserted. Jobs that another node took are left out.

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use rondel_core::edit::{EditContext, EditPlan, FutureRow, look_back_period, plan_edit};
+use rondel_core::plan::{join_all_spans, spans_without};
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
@@ -93,7 +94,7 @@ impl State {
         let from = now - look_back_period(before, after);
         let awaited_run = self.due.get(&record.id).and_then(|due| due.awaited_run).filter(|run| self.is_open(*run));
         let rows = self.future_rows(record.id, from, now);
-        plan_edit(
+        let mut plan = plan_edit(
             after,
             EditContext {
                 job: record.id,
@@ -106,7 +107,12 @@ impl State {
                 next_fire_at: record.next_fire_at,
                 awaited_run,
             },
-        )
+        );
+        if let Some((span, job)) = plan.skipped_span.zip(before).filter(|(span, _)| span.count > 1) {
+            let stored = self.fires_with_rows(record.id, (span.first, span.last));
+            plan.skipped_span = join_all_spans(spans_without(job, record.anchor, span, &stored));
+        }
+        plan
     }
 
     /// Whether this run exists and has no verdict.

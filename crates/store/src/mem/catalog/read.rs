@@ -97,6 +97,7 @@ impl Catalog for MemStore {
                 namespace_name: namespace.name.clone(),
                 app: stored_version.app,
                 spec: stored_version.spec.clone(),
+                saved_at: stored_version.created_at,
                 anchor: stored_job.record.anchor,
                 calendar: state.pinned_rule(stored_version.calendar),
             })

@@ -52,6 +52,24 @@ impl Claim for MemStore {
         Ok(unsent_runs)
     }
 
+    async fn jobs_with_rows_from(&self, jobs: &[(JobId, Timestamp)]) -> Result<Vec<JobId>> {
+        let state = self.state();
+        let reaches =
+            |(job, from): &&(JobId, Timestamp)| !state.fires_with_rows(*job, (*from, Timestamp::MAX)).is_empty();
+        Ok(jobs.iter().filter(reaches).map(|(job, _)| *job).collect())
+    }
+
+    async fn fires_with_rows(
+        &self,
+        job: JobId,
+        range: (Timestamp, Timestamp),
+        limit: u32,
+    ) -> Result<Vec<(Timestamp, Timestamp)>> {
+        let mut fires = self.state().fires_with_rows(job, range);
+        fires.truncate(to_usize(limit));
+        Ok(fires)
+    }
+
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult> {
         let now = self.now();
         let mut state = self.state();
@@ -157,6 +175,16 @@ impl State {
         let next_fire_at = due.next_fire_at?;
         let DueRow { held_from, version, home, term, recent_fires, .. } = *due;
         Some(DueJob { job, next_fire_at, held_from, version, home, term, recent_fires })
+    }
+
+    /// The first and the last fire of each row that [`Self::planned_rows`] finds.
+    pub(in crate::mem) fn fires_with_rows(
+        &self,
+        job: JobId,
+        range: (Timestamp, Timestamp),
+    ) -> Vec<(Timestamp, Timestamp)> {
+        let fires = |run: &Run| (run.fire_at, run.span_end_at.unwrap_or(run.fire_at));
+        self.planned_rows(job, range).iter().map(fires).collect()
     }
 
     fn owner_of_new_run(&mut self, token: LeaseToken, run: &Run) -> LeaseToken {

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use rondel_core::edit::{EditContext, EditPlan, FutureRow, MovedRow, look_back_period, plan_edit};
+use rondel_core::plan::{join_all_spans, spans_without};
 use rondel_core::time::millis;
 use rondel_core::{Job, JobId, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 
@@ -289,7 +290,12 @@ impl Tx<'_> {
             next_fire_at: record.next_fire_at,
             awaited_run: due_row.awaited_run,
         };
-        Ok(plan_edit(after, context))
+        let mut plan = plan_edit(after, context);
+        if let Some((span, job)) = plan.skipped_span.zip(before).filter(|(span, _)| span.count > 1) {
+            let stored = self.fires_with_rows(record.id, (span.first, span.last)).await?;
+            plan.skipped_span = join_all_spans(spans_without(job, record.anchor, span, &stored));
+        }
+        Ok(plan)
     }
 
     /// Writes the row that records the past fires that the edit skips.

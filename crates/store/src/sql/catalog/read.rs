@@ -70,7 +70,7 @@ pub(in crate::sql) const READ_JOB_NAMES: Statement =
 const READ_DEFINITIONS: Statement = Statement {
     name: "read_definitions",
     text: "SELECT job_version.job_id, job_version.version, job.namespace_id, namespace.name, job_version.app_id, \
-           job_version.spec, job.anchor_at_ms, calendar_version.expanded FROM {rows:ii} \
+           job_version.spec, job_version.created_at_ms, job.anchor_at_ms, calendar_version.expanded FROM {rows:ii} \
            JOIN job_version ON job_version.job_id = v.column1 AND job_version.version = v.column2 \
            JOIN job ON job.id = job_version.job_id JOIN namespace ON namespace.id = job.namespace_id \
            LEFT JOIN calendar_version ON calendar_version.calendar_id = job_version.calendar_id \
@@ -273,6 +273,7 @@ fn definition(row: &AnyRow) -> Result<Definition> {
         namespace_name: columns.text("name")?,
         app: AppId::new(columns.int("app_id")?),
         spec: columns.json("spec")?,
+        saved_at: columns.at("created_at_ms")?,
         anchor: columns.at("anchor_at_ms")?,
         calendar: read_pinned_rule(&mut columns)?,
     })

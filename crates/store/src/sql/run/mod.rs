@@ -17,3 +17,4 @@ pub(super) mod read;
 pub(super) mod relay;
 pub(super) mod running_page;
 pub(super) mod search;
+pub(super) mod stored_fires;

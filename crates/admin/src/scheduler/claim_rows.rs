@@ -1,0 +1,215 @@
+//! The claim of a planned job: its plan without the fires that have a row already, and the rows to insert.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use rondel_core::JobId;
+use rondel_core::misfire::MissedSpan;
+use rondel_core::plan::{LookAhead, Plan, PlannedFire, spans_without};
+use rondel_core::{Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
+use rondel_store::ledger::{ClaimJob, DueJob};
+use rondel_store::{Store, StoreError};
+
+use crate::cluster::HeldLease;
+use crate::definitions::{CompiledDefinition, CompiledDefinitions};
+use crate::metrics::FireOutcome;
+
+/// A job that was edited has rows at or after its next fire at most this long after the edit, unless the clock stepped back: servers claim
+/// fires no further ahead.
+const EDITED_RECENTLY: Duration = Duration::from_secs(600);
+
+/// A due job with its plan.
+#[derive(Debug)]
+pub(super) struct PlannedJob<'d> {
+    pub(super) due_job: DueJob,
+    definition: &'d CompiledDefinition,
+    plan: Plan,
+    /// The spans of fires that do not run, each with the reason.
+    skipped_spans: Vec<(MissedSpan, Reason)>,
+    look_ahead: LookAhead,
+}
+
+impl<'d> PlannedJob<'d> {
+    pub(super) fn new(due_job: DueJob, definition: &'d CompiledDefinition, plan: Plan, look_ahead: LookAhead) -> Self {
+        let spans_in_window = plan.skipped_in_window.iter().map(|span| (*span, Reason::Maintenance));
+        let skipped_spans =
+            plan.missed.map(|span| (span, Reason::Misfire)).into_iter().chain(spans_in_window).collect();
+        Self { due_job, definition, plan, skipped_spans, look_ahead }
+    }
+
+    /// The instants from the first through the last fire of the plan, if some of these fires may have rows that are not found when the rows of
+    /// the plan are inserted: because the plan has spans, or because the job was edited recently. The job may then have rows at or after
+    /// its next fire, also rows with another number of shards, whose keys are others. A fixed delay has only one fire.
+    fn range_to_compare(&self) -> Option<(Timestamp, Timestamp)> {
+        let has_spans = self.skipped_spans.iter().any(|(span, _)| span.count > 1);
+        let edited_until = self.definition.saved_at + EDITED_RECENTLY;
+        let was_edited = self.definition.version > 1 && self.due_job.next_fire_at < edited_until;
+        if !has_spans && !was_edited || self.definition.job.timetable.delay().is_some() {
+            return None;
+        }
+        let fires = self.plan.fires.iter().map(|fire| (fire.fire_at, fire.fire_at));
+        let ranges = || fires.clone().chain(self.skipped_spans.iter().map(|(span, _)| (span.first, span.last)));
+        Some((ranges().map(|(first, _)| first).min()?, ranges().map(|(_, last)| last).max()?))
+    }
+
+    /// Leaves out the fires that have a row. `stored` has the first and the last fire of each row, sorted.
+    fn leave_out(&mut self, stored: &[(Timestamp, Timestamp)]) {
+        let has_row = |at: Timestamp| stored.iter().any(|(first, last)| *first <= at && at <= *last);
+        self.plan.fires.retain(|fire| !has_row(fire.fire_at));
+        let (job, anchor) = (&self.definition.job, self.definition.anchor);
+        let spans =
+            |(span, reason)| spans_without(job, anchor, span, stored).into_iter().map(move |span| (span, reason));
+        self.skipped_spans = std::mem::take(&mut self.skipped_spans).into_iter().flat_map(spans).collect();
+    }
+}
+
+/// Leaves the fires that have a row already out of these plans. Only claims and edits add rows of schedules. Both change the job's due row,
+/// and then the claim leaves the job out. Reads the rows of a job `page_len` at a time.
+pub(super) async fn leave_out_stored(
+    store: &dyn Store,
+    planned_jobs: &mut [PlannedJob<'_>],
+    page_len: usize,
+) -> Result<(), StoreError> {
+    let first_fire = |planned_job: &PlannedJob<'_>| Some((planned_job.due_job.job, planned_job.range_to_compare()?.0));
+    let first_fires: Vec<(JobId, Timestamp)> = planned_jobs.iter().filter_map(first_fire).collect();
+    if first_fires.is_empty() || mutant::on(Mutant::SpanOverRow) {
+        return Ok(());
+    }
+    let limit = u32::try_from(page_len).unwrap_or(u32::MAX).max(1);
+    let jobs_with_rows: HashSet<JobId> = store.jobs_with_rows_from(&first_fires).await?.into_iter().collect();
+    for planned_job in planned_jobs.iter_mut().filter(|planned_job| jobs_with_rows.contains(&planned_job.due_job.job)) {
+        let Some((mut from, through)) = planned_job.range_to_compare() else { continue };
+        let mut stored = Vec::new();
+        loop {
+            let page = store.fires_with_rows(planned_job.due_job.job, (from, through), limit).await?;
+            stored.extend(&page);
+            from = page.last().map_or(from, |(_, last)| Timestamp::from_millis(last.as_millis() + 1));
+            if u32::try_from(page.len()).is_ok_and(|len| len < limit) || from > through {
+                break;
+            }
+        }
+        planned_job.leave_out(&stored);
+    }
+    Ok(())
+}
+
+/// The changes that the claim of a planned job makes.
+pub(super) fn claim_request(lease: &HeldLease, planned_job: &PlannedJob<'_>) -> ClaimJob {
+    let PlannedJob { due_job, definition, ref plan, ref skipped_spans, look_ahead } = *planned_job;
+    let owner = (lease.token.node, lease.token.epoch);
+    let skipped_rows = skipped_spans.iter().map(|(span, reason)| {
+        let id = RunId::new(lease.ids.next(look_ahead.now));
+        span.row(id, definition.run_job(), &definition.job, *reason, owner, look_ahead.now)
+    });
+    let fires = plan.fires.iter().map(|fire| fire_row(lease, definition, fire, look_ahead));
+    let runs: Vec<Run> = skipped_rows.chain(fires).collect();
+    let open_run = runs.iter().find(|run| !run.status.is_terminal()).map(|run| run.id);
+    let awaited_run = open_run.filter(|_| definition.job.timetable.delay().is_some());
+    let held_from = plan.held_from.filter(|_| !mutant::on(Mutant::HeldIsForgotten));
+    let fire_count = u64::try_from(plan.fires.len()).unwrap_or(u64::MAX);
+    let recent_fires = due_job.recent_fires.with_fires(fire_count, look_ahead.now);
+    ClaimJob { expected_row: due_job, held_from, recent_fires, next_fire_at: plan.next, runs, awaited_run }
+}
+
+fn fire_row(lease: &HeldLease, definition: &CompiledDefinition, fire: &PlannedFire, look_ahead: LookAhead) -> Run {
+    let owner = (lease.token.node, lease.token.epoch);
+    let run = Run {
+        // The ring covers only the look-ahead. A run that starts later, because of its jitter, waits in the store.
+        status: if fire.due_at > look_ahead.end { RunStatus::Waiting } else { RunStatus::Pending },
+        due_at: fire.due_at,
+        ..Run::new(RunId::new(lease.ids.next(look_ahead.now)), definition.run_job(), fire.fire_at, fire.trigger, owner)
+    };
+    if definition.job.is_sharded() { run.for_all_shards() } else { run }
+}
+
+/// Counts the fires that the misfire policy or a maintenance window skips, which the claim has just written to the ledger.
+pub(super) fn count_missed(definitions: &CompiledDefinitions, runs: &[Run], existing: &[RunId]) {
+    for run in runs.iter().filter(|run| run.status == RunStatus::Skipped && !existing.contains(&run.id)) {
+        if let Some(definition) = definitions.get(&(run.job, run.job_version)) {
+            let count = u64::try_from(run.span_count).unwrap_or(0);
+            let outcome = match run.reason {
+                Some(Reason::Maintenance) => FireOutcome::SkippedMaintenance,
+                _ => FireOutcome::Missed,
+            };
+            definition.counts.count_fires(run.trigger, outcome, count);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rondel_core::{NamespaceId, NodeId, Trigger};
+    use rondel_store::MemStore;
+    use rondel_store::ledger::{DueRange, RunQuery};
+    use serde_json::json;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::config::EngineConfig;
+    use crate::engine::Engine;
+    use crate::jobs;
+    use crate::lifecycle::Lifecycle;
+
+    const NAMESPACE: NamespaceId = NamespaceId::new(1);
+
+    /// The next fire of the job and the five fires after it have rows, and then the servers stood still for a minute.
+    #[tokio::test(start_paused = true)]
+    async fn a_span_of_missed_fires_begins_after_the_rows_of_the_job() {
+        let started = Instant::now();
+        let clock = move || Timestamp::from_secs(1_800_000_000) + started.elapsed();
+        let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
+        let config = EngineConfig { claim_runs: 4, ..EngineConfig::default() };
+        let lifecycle = Lifecycle::new();
+        let engine = Engine::start(Arc::clone(&store), config, &lifecycle).await.unwrap();
+        let node = engine.node();
+        let spec = json!({"name": "j", "app": "a", "handler": "h", "schedule": {"cron": "* * * * * ?"},
+            "misfire": {"policy": "skip"}});
+        jobs::create(node, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
+        let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 10 };
+        let seen = store.due_jobs(&[NodeId::new(0)], range).await.unwrap()[0];
+        let definition = node.definitions([(seen.job, seen.version)]).await.unwrap().remove(&(seen.job, seen.version));
+        let run_job = definition.unwrap().run_job();
+        let first = seen.next_fire_at - Duration::from_secs(60);
+        let owner = (node.token().node, node.token().epoch);
+        let row = |second: u32| Run {
+            status: RunStatus::Skipped,
+            reason: Some(Reason::Paused),
+            finished_at: Some(first),
+            ..Run::new(
+                RunId::new(i64::from(second) + 1),
+                run_job,
+                first + Duration::from_secs(second.into()),
+                Trigger::Cron,
+                owner,
+            )
+        };
+        let claim = ClaimJob {
+            recent_fires: seen.recent_fires,
+            expected_row: seen,
+            held_from: None,
+            next_fire_at: Some(first),
+            runs: (0..6).map(row).collect(),
+            awaited_run: None,
+        };
+        assert_eq!(store.claim(node.token(), &[claim]).await.unwrap().jobs.len(), 1);
+
+        let until = Instant::now() + Duration::from_secs(8);
+        let span = loop {
+            let query = RunQuery { job: Some(seen.job), limit: 1_000, ..RunQuery::default() };
+            let runs = store.list_runs(NAMESPACE, &query).await.unwrap();
+            if let Some(span) = runs.into_iter().find(|run| run.reason == Some(Reason::Misfire)) {
+                break span;
+            }
+            assert!(Instant::now() < until, "the missed fires have no row");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        let last = span.span_end_at.unwrap();
+        assert_eq!(span.fire_at, first + Duration::from_secs(6));
+        assert_eq!(i64::try_from(last.since(span.fire_at).as_secs()).unwrap() + 1, span.span_count);
+        lifecycle.soft.cancel();
+        lifecycle.hard.cancel();
+    }
+}
