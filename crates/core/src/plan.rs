@@ -139,8 +139,8 @@ pub fn span_between(job: &Job, anchor: Timestamp, from: Timestamp, through: Time
     total_span
 }
 
-/// The fires of a span of clock-based schedules that have no row yet, as the spans between the rows. `stored` has the first and the last fire
-/// of each row of the job's schedules that overlaps the span, sorted.
+/// The fires of a span that have no row yet, as the spans between the rows. `stored` has the first and the last fire of each row of the job's
+/// schedules, sorted; rows before and after the span change nothing.
 ///
 /// The instant of a span's first fire is the key of its row. If that fire had a row, the span would not be stored, and its other fires would
 /// be in no row. A job has rows at or after its next fire if an edit made it follow other schedules or fire again, or if the clock stepped
@@ -152,6 +152,10 @@ pub fn spans_without(
     span: MissedSpan,
     stored: &[(Timestamp, Timestamp)],
 ) -> Vec<MissedSpan> {
+    if job.timetable.delay().is_some() {
+        let has_row = stored.iter().any(|(first, _)| *first == span.first);
+        return if has_row { Vec::new() } else { vec![span] };
+    }
     let (mut spans, mut from) = (Vec::new(), span.first);
     for (first, last) in stored {
         spans.extend(span_between(job, anchor, from, just_before(*first).min(span.last)));

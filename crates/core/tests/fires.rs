@@ -1,7 +1,7 @@
 //! Whatever happens to a job, each of its fires has a row of the ledger: its own, or one of a span that was skipped.
 //!
 //! A model of one job, its rows and the maintenance windows takes scans, edits, windows and stalls of all servers in any order. The model
-//! decides nothing: it applies the plans of this crate as the store and the scan do.
+//! decides nothing: it applies the plans of this crate, and compares each of them with all rows.
 
 use std::time::Duration;
 
@@ -154,7 +154,7 @@ impl Model {
                 }
             }
             for fire in &plan.fires {
-                if !self.has_row(fire.fire_at) {
+                if self.rows.iter().all(|row| row.first != fire.fire_at) {
                     self.insert((fire.fire_at, fire.fire_at), fire.due_at, RunStatus::Pending, None, false);
                 }
             }
@@ -194,8 +194,15 @@ impl Model {
         reason: Option<Reason>,
         is_span: bool,
     ) {
-        let is_same = |row: &&Row| row.first <= last && first <= row.last && !(is_span && first < row.first);
-        assert!(self.rows.iter().find(is_same).is_none(), "{first} to {last} has two rows: {:#?}", self.rows);
+        // A row inside the span of an edit is none of its fires. A fire inside a span may be planned again after an edit.
+        let overlaps = |row: &&Row| row.first <= last && first <= row.last;
+        let is_allowed =
+            |row: &Row| is_span && first < row.first || reason.is_none() && row.reason.is_some() && row.first != first;
+        assert!(
+            !self.rows.iter().filter(overlaps).any(|row| !is_allowed(row)),
+            "{first} to {last} has two rows: {:#?}",
+            self.rows
+        );
         let id = RunId::new(i64::try_from(self.rows.len()).unwrap_or(0) + 1);
         self.rows.push(Row { id, first, last, due_at, status, reason, is_span });
     }

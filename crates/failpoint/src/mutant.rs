@@ -145,7 +145,7 @@ mutants! {
     WindowsUnheeded = "windows_unheeded",
     /// Fires held back by a maintenance window are lost.
     HeldIsForgotten = "held_is_forgotten",
-    /// A span of missed fires is inserted although its first fire may have a row.
+    /// Fires that have a row are planned again, also as parts of spans of missed fires.
     SpanOverRow = "span_over_row",
     /// A maintenance window that has ended is treated as if it had never existed.
     EndedWindowsForgotten = "ended_windows_forgotten",

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use rondel_core::JobId;
 use rondel_core::misfire::MissedSpan;
 use rondel_core::plan::{LookAhead, Plan, PlannedFire, spans_without};
@@ -15,9 +16,11 @@ use crate::cluster::HeldLease;
 use crate::definitions::{CompiledDefinition, CompiledDefinitions};
 use crate::metrics::FireOutcome;
 
-/// A job that was edited has rows at or after its next fire at most this long after the edit, unless the clock stepped back: servers claim
-/// fires no further ahead.
+/// After an edit, a job may have rows at or after its next fire for at most this long, unless the clock stepped back: servers claim fires of
+/// dense instants at most a minute ahead, and maintenance windows skip fires at most two minutes ahead.
 const EDITED_RECENTLY: Duration = Duration::from_secs(600);
+/// How many jobs' rows are read at the same time.
+const READ_TOGETHER: usize = 8;
 
 /// A due job with its plan.
 #[derive(Debug)]
@@ -38,13 +41,13 @@ impl<'d> PlannedJob<'d> {
         Self { due_job, definition, plan, skipped_spans, look_ahead }
     }
 
-    /// The instants from the first through the last fire of the plan, if some of these fires may have rows that are not found when the rows of
-    /// the plan are inserted: because the plan has spans, or because the job was edited recently. The job may then have rows at or after
-    /// its next fire, also rows with another number of shards, whose keys are others. A fixed delay has only one fire.
+    /// The instants from the first through the last fire of the plan, if its fires must be compared with stored rows: the unique key of
+    /// rows reveals neither rows inside a span nor rows with another number of shards. `None` if the plan has no span of several fires and
+    /// the job was not edited recently, and for a fixed delay, which has one fire.
     fn range_to_compare(&self) -> Option<(Timestamp, Timestamp)> {
         let has_spans = self.skipped_spans.iter().any(|(span, _)| span.count > 1);
-        let edited_until = self.definition.saved_at + EDITED_RECENTLY;
-        let was_edited = self.definition.version > 1 && self.due_job.next_fire_at < edited_until;
+        let plan_start = self.due_job.held_from.unwrap_or(self.due_job.next_fire_at);
+        let was_edited = self.definition.version > 1 && plan_start < self.definition.saved_at + EDITED_RECENTLY;
         if !has_spans && !was_edited || self.definition.job.timetable.delay().is_some() {
             return None;
         }
@@ -53,10 +56,10 @@ impl<'d> PlannedJob<'d> {
         Some((ranges().map(|(first, _)| first).min()?, ranges().map(|(_, last)| last).max()?))
     }
 
-    /// Leaves out the fires that have a row. `stored` has the first and the last fire of each row, sorted.
+    /// Leaves out the fires that have a row. `stored` has the first and the last fire of each row, sorted. A fire that runs is left out only
+    /// if a row has exactly its instant: a stored span may have been skipped by a window that was ended early, or by another definition.
     fn leave_out(&mut self, stored: &[(Timestamp, Timestamp)]) {
-        let has_row = |at: Timestamp| stored.iter().any(|(first, last)| *first <= at && at <= *last);
-        self.plan.fires.retain(|fire| !has_row(fire.fire_at));
+        self.plan.fires.retain(|fire| stored.iter().all(|(first, _)| *first != fire.fire_at));
         let (job, anchor) = (&self.definition.job, self.definition.anchor);
         let spans =
             |(span, reason)| spans_without(job, anchor, span, stored).into_iter().map(move |span| (span, reason));
@@ -64,8 +67,8 @@ impl<'d> PlannedJob<'d> {
     }
 }
 
-/// Leaves the fires that have a row already out of these plans. Only claims and edits add rows of schedules. Both change the job's due row,
-/// and then the claim leaves the job out. Reads the rows of a job `page_len` at a time.
+/// Leaves the fires that have a row already out of these plans. If a claim or an edit adds rows afterwards, the job's due row has changed, and
+/// the claim leaves the job out. Reads the rows of a job `page_len` at a time.
 pub(super) async fn leave_out_stored(
     store: &dyn Store,
     planned_jobs: &mut [PlannedJob<'_>],
@@ -78,20 +81,35 @@ pub(super) async fn leave_out_stored(
     }
     let limit = u32::try_from(page_len).unwrap_or(u32::MAX).max(1);
     let jobs_with_rows: HashSet<JobId> = store.jobs_with_rows_from(&first_fires).await?.into_iter().collect();
-    for planned_job in planned_jobs.iter_mut().filter(|planned_job| jobs_with_rows.contains(&planned_job.due_job.job)) {
-        let Some((mut from, through)) = planned_job.range_to_compare() else { continue };
-        let mut stored = Vec::new();
-        loop {
-            let page = store.fires_with_rows(planned_job.due_job.job, (from, through), limit).await?;
-            stored.extend(&page);
-            from = page.last().map_or(from, |(_, last)| Timestamp::from_millis(last.as_millis() + 1));
-            if u32::try_from(page.len()).is_ok_and(|len| len < limit) || from > through {
-                break;
-            }
+    let has_rows = |planned_job: &&mut PlannedJob<'_>| jobs_with_rows.contains(&planned_job.due_job.job);
+    let mut jobs_to_compare: Vec<_> = planned_jobs.iter_mut().filter(has_rows).collect();
+    for chunk in jobs_to_compare.chunks_mut(READ_TOGETHER) {
+        let ranges =
+            chunk.iter().filter_map(|planned_job| Some((planned_job.due_job.job, planned_job.range_to_compare()?)));
+        let reads = ranges.map(|(job, range)| read_fires_with_rows(store, job, range, limit));
+        let stored_of_jobs = try_join_all(reads).await?;
+        for (planned_job, stored) in chunk.iter_mut().zip(stored_of_jobs) {
+            planned_job.leave_out(&stored);
         }
-        planned_job.leave_out(&stored);
     }
     Ok(())
+}
+
+async fn read_fires_with_rows(
+    store: &dyn Store,
+    job: JobId,
+    (mut from, through): (Timestamp, Timestamp),
+    limit: u32,
+) -> Result<Vec<(Timestamp, Timestamp)>, StoreError> {
+    let mut stored = Vec::new();
+    loop {
+        let page = store.fires_with_rows(job, (from, through), limit).await?;
+        stored.extend(&page);
+        from = page.last().map_or(from, |(_, last)| Timestamp::from_millis(last.as_millis() + 1));
+        if u32::try_from(page.len()).is_ok_and(|len| len < limit) || from > through {
+            return Ok(stored);
+        }
+    }
 }
 
 /// The changes that the claim of a planned job makes.
@@ -155,7 +173,7 @@ mod tests {
 
     const NAMESPACE: NamespaceId = NamespaceId::new(1);
 
-    /// The next fire of the job and the five fires after it have rows, and then the servers stood still for a minute.
+    /// The job was not planned for a minute, and the first six fires of that minute have rows.
     #[tokio::test(start_paused = true)]
     async fn a_span_of_missed_fires_begins_after_the_rows_of_the_job() {
         let started = Instant::now();

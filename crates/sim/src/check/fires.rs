@@ -48,7 +48,8 @@ fn last_change_at(facts: &Facts, record: &JobRecord, truth: &Truth) -> Option<Ti
     Some(changed_at.unwrap_or(record.created_at))
 }
 
-/// I1: every instant has exactly one row, or lies in exactly one span that was skipped.
+/// I1: every instant since the last change of its job has exactly one row, or lies in exactly one span that was skipped. A fire may have a
+/// row although it lies in a span of an earlier version: an edit plans the fires of a maintenance window again that was ended early.
 pub(super) fn missing_fires(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut complaints = Vec::new();
     for record in facts.jobs.values() {
@@ -60,10 +61,14 @@ pub(super) fn missing_fires(facts: &Facts, truth: &Truth) -> Vec<String> {
             run.fire_at == at || (run.fire_at <= at && run.span_end_at.is_some_and(|end| at <= end))
         };
         for fire in job.timetable.fires(record.anchor, since, facts.ends_at) {
-            match rows.iter().filter(|run| run.parent.is_none() && is_of_fire(run, fire.at)).count() {
-                1 => {}
-                0 => complaints.push(format!("I1 complete: {} has no row for {}", record.spec.name, fire.at)),
-                count => complaints.push(format!("I1 complete: {} has {count} rows for {}", record.spec.name, fire.at)),
+            let rows_of_fire = rows.iter().filter(|run| run.parent.is_none() && is_of_fire(run, fire.at));
+            let (spans, single_rows): (Vec<&Run>, Vec<&Run>) = rows_of_fire.partition(|run| run.span_end_at.is_some());
+            let is_planned_again = |span: &Run, row: &Run| span.job_version < row.job_version;
+            match (spans.as_slice(), single_rows.as_slice()) {
+                ([_], []) | ([], [_]) => {}
+                ([span], [row]) if is_planned_again(span, row) => {}
+                ([], []) => complaints.push(format!("I1 complete: {} has no row for {}", record.spec.name, fire.at)),
+                _ => complaints.push(format!("I1 complete: {} has several rows for {}", record.spec.name, fire.at)),
             }
         }
     }

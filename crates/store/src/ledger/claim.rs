@@ -131,7 +131,7 @@ pub trait Claim {
     async fn dense_instants(&self, homes: &[NodeId], range: DueRange, count_min: u32) -> Result<Vec<DenseInstant>>;
 
     /// Which of these jobs may have rows of their own schedules that reach the instant given for each, or a later one. A job without such
-    /// rows is among them only if its last row is a requested run.
+    /// rows is among them only if the run with its last planned instant was requested or is a child run.
     async fn jobs_with_rows_from(&self, jobs: &[(JobId, Timestamp)]) -> Result<Vec<JobId>>;
 
     /// The first and the last fire of each row of a job's own schedules that has its key in this range of instants, both ends included.

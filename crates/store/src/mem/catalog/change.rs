@@ -108,7 +108,7 @@ impl State {
                 awaited_run,
             },
         );
-        if let Some((span, job)) = plan.skipped_span.zip(before).filter(|(span, _)| span.count > 1) {
+        if let Some((span, job)) = plan.skipped_span.zip(before) {
             let stored = self.fires_with_rows(record.id, (span.first, span.last));
             plan.skipped_span = join_all_spans(spans_without(job, record.anchor, span, &stored));
         }

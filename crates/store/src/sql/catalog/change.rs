@@ -291,7 +291,7 @@ impl Tx<'_> {
             awaited_run: due_row.awaited_run,
         };
         let mut plan = plan_edit(after, context);
-        if let Some((span, job)) = plan.skipped_span.zip(before).filter(|(span, _)| span.count > 1) {
+        if let Some((span, job)) = plan.skipped_span.zip(before) {
             let stored = self.fires_with_rows(record.id, (span.first, span.last)).await?;
             plan.skipped_span = join_all_spans(spans_without(job, record.anchor, span, &stored));
         }

@@ -9,8 +9,8 @@ use crate::Result;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx};
 
-/// The last instant that the rows of each job reach. Takes one index lookup per job. Requested runs may be later than a span that reaches
-/// further; they count as rows that reach any instant.
+/// The instant that the last row of each job reaches. Takes one index lookup per job. A run that was requested, or a child run, may come
+/// after a span that reaches further: it counts as a row that reaches any instant.
 pub(in crate::sql) const READ_LAST_INSTANTS: Statement = Statement {
     name: "read_last_instants",
     text: "SELECT v.column1 AS job_id, (SELECT CASE WHEN run.cause = 0 THEN COALESCE(run.span_end_at_ms, run.fire_at_ms) \
