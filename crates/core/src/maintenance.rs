@@ -22,6 +22,10 @@ pub const LENGTH_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// A job inside a window is planned again after at most this long, so that it notices if the window ends early.
 pub const REPLAN_WITHIN: Duration = Duration::from_secs(60);
 
+/// A row of skipped fires reaches at most this long beyond the instant of its first fire, unless all its fires had passed: a window skips
+/// fires up to [`REPLAN_WITHIN`] after the next fire, and the next fire is planned at most a minute ahead.
+pub const SKIPPED_AHEAD_MAX: Duration = Duration::from_secs(120);
+
 word_enum! {
     /// What happens to the fires inside a maintenance window.
     FiresInside {

@@ -1,13 +1,13 @@
 //! Whatever happens to a job, each of its fires has a row of the ledger: its own, or one of a span that was skipped.
 //!
 //! A model of one job, its rows and the maintenance windows takes scans, edits, windows and stalls of all servers in any order. The model
-//! decides nothing: it applies the plans of this crate, and compares each of them with all rows.
+//! decides nothing: it applies the plans of this crate, and compares them with the rows that may matter.
 
 use std::time::Duration;
 
 use proptest::prelude::*;
 use rondel_core::edit::{EditContext, FutureRow, MovedRow, plan_edit};
-use rondel_core::maintenance::{Cursor, FiresInside, MaintenanceWindow, plan_within};
+use rondel_core::maintenance::{Cursor, FiresInside, MaintenanceWindow, SKIPPED_AHEAD_MAX, plan_within};
 use rondel_core::misfire::MissedSpan;
 use rondel_core::plan::{LookAhead, join_all_spans, spans_without};
 use rondel_core::{Job, JobId, JobSpec, MaintenanceId, NamespaceId, Reason, RunId, RunStatus, Timestamp};
@@ -149,7 +149,7 @@ impl Model {
             let plan = plan_within(&self.job, (ID, ANCHOR), cursor, look_ahead, &self.windows);
             let closed_spans = plan.skipped_in_window.iter().map(|span| (*span, Reason::Maintenance));
             for (span, reason) in plan.missed.map(|span| (span, Reason::Misfire)).into_iter().chain(closed_spans) {
-                for span in spans_without(&self.job, ANCHOR, span, &self.stored()) {
+                for span in spans_without(&self.job, ANCHOR, span, &self.stored(span)) {
                     self.insert_span(span, reason, false);
                 }
             }
@@ -175,9 +175,11 @@ impl Model {
         self.rows.iter().any(|row| row.first <= at && at <= row.last)
     }
 
-    /// The first and the last fire of each row, sorted.
-    fn stored(&self) -> Vec<(Timestamp, Timestamp)> {
-        let mut stored: Vec<_> = self.rows.iter().map(|row| (row.first, row.last)).collect();
+    /// The first and the last fire of each row that the scan and an edit compare with a span, sorted.
+    fn stored(&self, span: MissedSpan) -> Vec<(Timestamp, Timestamp)> {
+        let keys = span.first - SKIPPED_AHEAD_MAX..=span.last;
+        let compared_rows = self.rows.iter().filter(|row| keys.contains(&row.first));
+        let mut stored: Vec<_> = compared_rows.map(|row| (row.first, row.last)).collect();
         stored.sort_unstable();
         stored
     }
@@ -236,7 +238,7 @@ impl Model {
         };
         let plan = plan_edit(Some(&job), context);
         if let Some(span) = plan.skipped_span {
-            let spans = spans_without(&self.job, ANCHOR, span, &self.stored());
+            let spans = spans_without(&self.job, ANCHOR, span, &self.stored(span));
             join_all_spans(spans).into_iter().for_each(|span| self.insert_span(span, plan.reason, true));
         }
         self.check_fires(plan.next_fire_at);

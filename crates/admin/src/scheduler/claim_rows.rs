@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use rondel_core::JobId;
+use rondel_core::maintenance::SKIPPED_AHEAD_MAX;
 use rondel_core::misfire::MissedSpan;
 use rondel_core::plan::{LookAhead, Plan, PlannedFire, spans_without};
 use rondel_core::{Reason, Run, RunId, RunStatus, Timestamp};
@@ -17,8 +18,8 @@ use crate::definitions::{CompiledDefinition, CompiledDefinitions};
 use crate::metrics::FireOutcome;
 
 /// After an edit, a job may have rows at or after its next fire for at most this long, unless the clock stepped back: servers claim fires of
-/// dense instants at most a minute ahead, and maintenance windows skip fires at most two minutes ahead.
-const EDITED_RECENTLY: Duration = Duration::from_secs(600);
+/// dense instants at most a minute ahead, and maintenance windows skip fires at most [`SKIPPED_AHEAD_MAX`] ahead.
+const EDITED_RECENTLY: Duration = Duration::from_secs(300);
 /// How many jobs' rows are read at the same time.
 const READ_TOGETHER: usize = 8;
 
@@ -41,9 +42,9 @@ impl<'d> PlannedJob<'d> {
         Self { due_job, definition, plan, skipped_spans, look_ahead }
     }
 
-    /// The instants from the first through the last fire of the plan, if its fires must be compared with stored rows: the unique key of
-    /// rows reveals neither rows inside a span nor rows with another number of shards. `None` if the plan has no span of several fires and
-    /// the job was not edited recently, and for a fixed delay, which has one fire.
+    /// The planned instants of the rows with which the plan must be compared: the unique key of rows reveals neither rows inside a span nor
+    /// rows with another number of shards. `None` if the plan has no span of several fires and the job was not edited recently, and for
+    /// a fixed delay, which has one fire.
     fn range_to_compare(&self) -> Option<(Timestamp, Timestamp)> {
         let has_spans = self.skipped_spans.iter().any(|(span, _)| span.count > 1);
         let plan_start = self.due_job.held_from.unwrap_or(self.due_job.next_fire_at);
@@ -53,11 +54,14 @@ impl<'d> PlannedJob<'d> {
         }
         let fires = self.plan.fires.iter().map(|fire| (fire.fire_at, fire.fire_at));
         let ranges = || fires.clone().chain(self.skipped_spans.iter().map(|(span, _)| (span.first, span.last)));
-        Some((ranges().map(|(first, _)| first).min()?, ranges().map(|(_, last)| last).max()?))
+        let (first, last) = (ranges().map(|(first, _)| first).min()?, ranges().map(|(_, last)| last).max()?);
+        // Only an edit puts the next fire into a span that was skipped ahead. A fire that runs is not compared with the inside of spans.
+        let is_near_span = was_edited && !self.skipped_spans.is_empty();
+        Some((if is_near_span { first - SKIPPED_AHEAD_MAX } else { first }, last))
     }
 
     /// Leaves out the fires that have a row. `stored` has the first and the last fire of each row, sorted. A fire that runs is left out only
-    /// if a row has exactly its instant: a stored span may have been skipped by a window that was ended early, or by another definition.
+    /// if the key of a row is its instant: a stored span may have been skipped by a window that was ended early, or by another definition.
     fn leave_out(&mut self, stored: &[(Timestamp, Timestamp)]) {
         self.plan.fires.retain(|fire| stored.iter().all(|(first, _)| *first != fire.fire_at));
         let (job, anchor) = (&self.definition.job, self.definition.anchor);
@@ -74,21 +78,24 @@ pub(super) async fn leave_out_stored(
     planned_jobs: &mut [PlannedJob<'_>],
     page_len: usize,
 ) -> Result<(), StoreError> {
-    let first_fire = |planned_job: &PlannedJob<'_>| Some((planned_job.due_job.job, planned_job.range_to_compare()?.0));
-    let first_fires: Vec<(JobId, Timestamp)> = planned_jobs.iter().filter_map(first_fire).collect();
-    if first_fires.is_empty() || mutant::on(Mutant::SpanOverRow) {
+    let mut jobs_to_compare: Vec<_> = planned_jobs
+        .iter_mut()
+        .filter_map(|planned_job| planned_job.range_to_compare().map(|range| (range, planned_job)))
+        .collect();
+    if jobs_to_compare.is_empty() || mutant::on(Mutant::SpanOverRow) {
         return Ok(());
     }
     let limit = u32::try_from(page_len).unwrap_or(u32::MAX).max(1);
-    let jobs_with_rows: HashSet<JobId> = store.jobs_with_rows_from(&first_fires).await?.into_iter().collect();
-    let has_rows = |planned_job: &&mut PlannedJob<'_>| jobs_with_rows.contains(&planned_job.due_job.job);
-    let mut jobs_to_compare: Vec<_> = planned_jobs.iter_mut().filter(has_rows).collect();
+    let range_starts: Vec<_> =
+        jobs_to_compare.iter().map(|((from, _), planned)| (planned.due_job.job, *from)).collect();
+    let jobs_with_rows: HashSet<JobId> = store.jobs_with_rows_from(&range_starts).await?.into_iter().collect();
+    jobs_to_compare.retain(|(_, planned_job)| jobs_with_rows.contains(&planned_job.due_job.job));
     for chunk in jobs_to_compare.chunks_mut(READ_TOGETHER) {
-        let ranges =
-            chunk.iter().filter_map(|planned_job| Some((planned_job.due_job.job, planned_job.range_to_compare()?)));
-        let reads = ranges.map(|(job, range)| read_fires_with_rows(store, job, range, limit));
-        let stored_of_jobs = try_join_all(reads).await?;
-        for (planned_job, stored) in chunk.iter_mut().zip(stored_of_jobs) {
+        let read = |(range, planned_job): &(_, &mut PlannedJob<'_>)| {
+            read_fires_with_rows(store, planned_job.due_job.job, *range, limit)
+        };
+        let stored_of_jobs = try_join_all(chunk.iter().map(read)).await?;
+        for ((_, planned_job), stored) in chunk.iter_mut().zip(stored_of_jobs) {
             planned_job.leave_out(&stored);
         }
     }
@@ -105,8 +112,8 @@ async fn read_fires_with_rows(
     loop {
         let page = store.fires_with_rows(job, (from, through), limit).await?;
         stored.extend(&page);
-        from = page.last().map_or(from, |(_, last)| Timestamp::from_millis(last.as_millis() + 1));
-        if u32::try_from(page.len()).is_ok_and(|len| len < limit) || from > through {
+        from = page.last().map_or(from, |(first, _)| Timestamp::from_millis(first.as_millis() + 1));
+        if u32::try_from(page.len()).is_ok_and(|len| len < limit) {
             return Ok(stored);
         }
     }

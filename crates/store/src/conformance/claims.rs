@@ -127,11 +127,10 @@ pub async fn fires_with_rows_are_found(store: &dyn Store) {
         store.jobs_with_rows_from(&jobs).await.unwrap()
     };
     assert_eq!(found(2).await, [one.id, other.id]);
-    assert_eq!(found(8).await, [one.id, other.id], "a span reaches this instant");
-    assert_eq!(found(9).await, [other.id]);
+    assert_eq!(found(5).await, [other.id], "the span begins before this instant");
     assert_eq!(store.jobs_with_rows_from(&[]).await.unwrap(), []);
     store.request_run(token, requested_run(&one, token, at(6))).await.unwrap();
-    assert_eq!(found(8).await, [one.id, other.id], "a requested run was inserted after the span");
+    assert_eq!(found(6).await, [one.id, other.id]);
 
     let fires = async |from, through, limit| {
         let fires = store.fires_with_rows(one.id, (at(from), at(through)), limit).await.unwrap();
@@ -141,8 +140,7 @@ pub async fn fires_with_rows_are_found(store: &dyn Store) {
     assert_eq!(fires(0, 30, 10).await, [(1, 1), (2, 2), (4, 8)]);
     assert_eq!(fires(0, 30, 2).await, [(1, 1), (2, 2)]);
     assert_eq!(fires(2, 4, 10).await, [(2, 2), (4, 8)]);
-    assert_eq!(fires(5, 30, 10).await, [(4, 8)]);
-    assert_eq!(fires(9, 30, 10).await, []);
+    assert_eq!(fires(5, 30, 10).await, []);
 }
 
 /// Two nodes see the same job due: one gets it, with its rows.

@@ -130,12 +130,11 @@ pub trait Claim {
     /// number of jobs. Returns at most as many instants as the limit of the range.
     async fn dense_instants(&self, homes: &[NodeId], range: DueRange, count_min: u32) -> Result<Vec<DenseInstant>>;
 
-    /// Which of these jobs may have rows of their own schedules that reach the instant given for each, or a later one. A job without such
-    /// rows is among them only if the run with its last planned instant was requested or is a child run.
+    /// Which of these jobs have a row, whatever its cause, at or after the instant given for each.
     async fn jobs_with_rows_from(&self, jobs: &[(JobId, Timestamp)]) -> Result<Vec<JobId>>;
 
-    /// The first and the last fire of each row of a job's own schedules that has its key in this range of instants, both ends included.
-    /// Sorted, at most `limit`. They begin with the last row before the range if it is the row of a span that reaches the range.
+    /// The first and the last fire of each row of a job's own schedules whose planned instant is in this range, both ends included. Sorted, at
+    /// most `limit`.
     async fn fires_with_rows(
         &self,
         job: JobId,

@@ -38,7 +38,6 @@ async fn frequent_queries_use_an_index() {
         (&run::claim::FIND_HOMES_WITH_DUE_JOBS, "job_due_next (home=? AND next_fire_at_ms>?"),
         (&run::stored_fires::READ_LAST_INSTANTS, "(job_id=?)"),
         (&run::stored_fires::READ_FIRES_WITH_ROWS, "(job_id=? AND fire_at_ms>? AND fire_at_ms<?)"),
-        (&run::stored_fires::READ_FIRES_OF_ROW_BEFORE, "(job_id=? AND fire_at_ms<?)"),
         (&run::adopt::FIND_NODES_WITH_ORPHANS, "INDEX run_open"),
         (&run::dispatch::LOCK_WAITING_RUNS, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms<?)"),
         (&run::cancel::READ_OPEN_RUNS, "run_open_job (node_id=? AND status=? AND job_id=?)"),

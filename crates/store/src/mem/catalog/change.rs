@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use rondel_core::edit::{EditContext, EditPlan, FutureRow, look_back_period, plan_edit};
+use rondel_core::maintenance::SKIPPED_AHEAD_MAX;
 use rondel_core::plan::{join_all_spans, spans_without};
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
@@ -109,7 +110,8 @@ impl State {
             },
         );
         if let Some((span, job)) = plan.skipped_span.zip(before) {
-            let stored = self.fires_with_rows(record.id, (span.first, span.last));
+            let range = (span.first - SKIPPED_AHEAD_MAX, span.last);
+            let stored = self.fires_with_rows(record.id, range);
             plan.skipped_span = join_all_spans(spans_without(job, record.anchor, span, &stored));
         }
         plan

@@ -54,9 +54,9 @@ impl Claim for MemStore {
 
     async fn jobs_with_rows_from(&self, jobs: &[(JobId, Timestamp)]) -> Result<Vec<JobId>> {
         let state = self.state();
-        let reaches =
-            |(job, from): &&(JobId, Timestamp)| !state.fires_with_rows(*job, (*from, Timestamp::MAX)).is_empty();
-        Ok(jobs.iter().filter(reaches).map(|(job, _)| *job).collect())
+        let has_row =
+            |(job, from): &&(JobId, Timestamp)| state.runs.values().any(|run| run.job == *job && run.fire_at >= *from);
+        Ok(jobs.iter().filter(has_row).map(|(job, _)| *job).collect())
     }
 
     async fn fires_with_rows(
@@ -177,14 +177,18 @@ impl State {
         Some(DueJob { job, next_fire_at, held_from, version, home, term, recent_fires })
     }
 
-    /// The first and the last fire of each row that [`Self::planned_rows`] finds.
+    /// The first and the last fire of each row of a job's own schedules whose planned instant is in this range, sorted.
     pub(in crate::mem) fn fires_with_rows(
         &self,
         job: JobId,
-        range: (Timestamp, Timestamp),
+        (from, through): (Timestamp, Timestamp),
     ) -> Vec<(Timestamp, Timestamp)> {
-        let fires = |run: &Run| (run.fire_at, run.span_end_at.unwrap_or(run.fire_at));
-        self.planned_rows(job, range).iter().map(fires).collect()
+        let is_planned = |run: &&Run| run.job == job && run.cause == 0 && run.parent.is_none();
+        let is_in_range = |run: &&Run| (from..=through).contains(&run.fire_at);
+        let rows = self.runs.values().filter(is_planned).filter(is_in_range);
+        let mut fires: Vec<_> = rows.map(|run| (run.fire_at, run.span_end_at.unwrap_or(run.fire_at))).collect();
+        fires.sort_unstable();
+        fires
     }
 
     fn owner_of_new_run(&mut self, token: LeaseToken, run: &Run) -> LeaseToken {

@@ -88,7 +88,15 @@ impl Runs for MemStore {
     }
 
     async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>> {
-        let mut planned_runs = self.state().planned_rows(job, (from, to));
+        let state = self.state();
+        let is_planned = |run: &&Run| run.job == job && run.cause == 0 && run.parent.is_none() && run.fire_at <= to;
+        let mut planned_runs: Vec<Run> = state.runs.values().filter(is_planned).cloned().collect();
+        planned_runs.sort_by_key(|run| (run.fire_at, run.shard_index));
+        let first_index = planned_runs.iter().position(|run| run.fire_at >= from).unwrap_or(planned_runs.len());
+        let reaches_range = |run: &Run| run.span_end_at.is_some_and(|end| end >= from);
+        let index_before =
+            first_index.checked_sub(1).filter(|index_before| reaches_range(&planned_runs[*index_before]));
+        planned_runs.drain(..index_before.unwrap_or(first_index));
         planned_runs.truncate(to_usize(limit));
         Ok(planned_runs)
     }
@@ -104,20 +112,6 @@ impl Runs for MemStore {
 }
 
 impl State {
-    /// The rows of a job's own schedule whose planned instants lie in this range, sorted. They begin with the last row of an earlier instant
-    /// if that row stands for a span that reaches the range.
-    pub(in crate::mem) fn planned_rows(&self, job: JobId, (from, to): (Timestamp, Timestamp)) -> Vec<Run> {
-        let is_planned = |run: &&Run| run.job == job && run.cause == 0 && run.parent.is_none() && run.fire_at <= to;
-        let mut planned_runs: Vec<Run> = self.runs.values().filter(is_planned).cloned().collect();
-        planned_runs.sort_by_key(|run| (run.fire_at, run.shard_index));
-        let first_index = planned_runs.iter().position(|run| run.fire_at >= from).unwrap_or(planned_runs.len());
-        let reaches_range = |run: &Run| run.span_end_at.is_some_and(|end| end >= from);
-        let index_before =
-            first_index.checked_sub(1).filter(|index_before| reaches_range(&planned_runs[*index_before]));
-        planned_runs.drain(..index_before.unwrap_or(first_index));
-        planned_runs
-    }
-
     /// Open runs that match, the earliest first.
     pub(super) fn open_runs_where(&self, matches: impl Fn(&Run) -> bool) -> Vec<Run> {
         let open_runs = self.runs.values().filter(|run| !run.status.is_terminal() && matches(run));

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use rondel_core::edit::{EditContext, EditPlan, FutureRow, MovedRow, look_back_period, plan_edit};
+use rondel_core::maintenance::SKIPPED_AHEAD_MAX;
 use rondel_core::plan::{join_all_spans, spans_without};
 use rondel_core::time::millis;
 use rondel_core::{Job, JobId, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
@@ -292,7 +293,8 @@ impl Tx<'_> {
         };
         let mut plan = plan_edit(after, context);
         if let Some((span, job)) = plan.skipped_span.zip(before) {
-            let stored = self.fires_with_rows(record.id, (span.first, span.last)).await?;
+            let range = (span.first - SKIPPED_AHEAD_MAX, span.last);
+            let stored = self.fires_with_rows(record.id, range).await?;
             plan.skipped_span = join_all_spans(spans_without(job, record.anchor, span, &stored));
         }
         Ok(plan)

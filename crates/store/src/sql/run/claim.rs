@@ -16,7 +16,7 @@ use crate::sql::failure::{self, Failure};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
 use crate::sql::run::open_runs::OpenRunsOfNode;
-use crate::sql::run::stored_fires::{fires_of_rows, fires_with_rows_queries};
+use crate::sql::run::stored_fires::{fires_of_rows, fires_with_rows_query};
 use crate::sql::{SqlStore, Tx, transact};
 use crate::{Claim, LeaseToken, Result};
 
@@ -141,8 +141,7 @@ impl Claim for SqlStore {
         range: (Timestamp, Timestamp),
         limit: u32,
     ) -> Result<Vec<(Timestamp, Timestamp)>> {
-        let [before, inside] = fires_with_rows_queries(job, range, limit);
-        fires_of_rows((self.row(before).await?, self.rows(inside).await?), range.0, limit)
+        fires_of_rows(&self.rows(fires_with_rows_query(job, range, limit)).await?)
     }
 
     /// A job whose rows the database refuses does not hold up the other jobs: the batch is halved until that job is alone in its part.

@@ -9,23 +9,16 @@ use crate::Result;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx};
 
-/// The instant that the last row of each job reaches. Takes one index lookup per job. A run that was requested, or a child run, may come
-/// after a span that reaches further: it counts as a row that reaches any instant.
+/// The planned instant of each job's last row, whatever its cause. Takes one index lookup per job.
 pub(in crate::sql) const READ_LAST_INSTANTS: Statement = Statement {
     name: "read_last_instants",
-    text: "SELECT v.column1 AS job_id, (SELECT CASE WHEN run.cause = 0 THEN COALESCE(run.span_end_at_ms, run.fire_at_ms) \
-           ELSE 9223372036854775807 END FROM run WHERE run.job_id = v.column1 ORDER BY run.fire_at_ms DESC LIMIT 1) AS last_ms \
-           FROM {rows:i}",
+    text: "SELECT v.column1 AS job_id, (SELECT run.fire_at_ms FROM run WHERE run.job_id = v.column1 \
+           ORDER BY run.fire_at_ms DESC LIMIT 1) AS last_ms FROM {rows:i}",
 };
 pub(in crate::sql) const READ_FIRES_WITH_ROWS: Statement = Statement {
     name: "read_fires_with_rows",
     text: "SELECT fire_at_ms, span_end_at_ms FROM run WHERE job_id = ? AND fire_at_ms >= ? AND fire_at_ms <= ? \
            AND cause = 0 AND shard_index IN (0, -1) AND parent_id IS NULL ORDER BY fire_at_ms LIMIT ?",
-};
-pub(in crate::sql) const READ_FIRES_OF_ROW_BEFORE: Statement = Statement {
-    name: "read_fires_before",
-    text: "SELECT fire_at_ms, span_end_at_ms FROM run WHERE job_id = ? AND fire_at_ms < ? \
-           AND cause = 0 AND shard_index IN (0, -1) AND parent_id IS NULL ORDER BY fire_at_ms DESC LIMIT 1",
 };
 
 impl SqlStore {
@@ -39,9 +32,9 @@ impl SqlStore {
                 let mut columns = Reader::new(&row, "run");
                 last_instants.insert(JobId::new(columns.int("job_id")?), columns.opt_at("last_ms")?);
             }
-            let reaches =
+            let has_row =
                 |(job, from): &&(JobId, Timestamp)| last_instants.get(job).is_some_and(|at| *at >= Some(*from));
-            found_jobs.extend(chunk.iter().filter(reaches).map(|(job, _)| *job));
+            found_jobs.extend(chunk.iter().filter(has_row).map(|(job, _)| *job));
         }
         Ok(found_jobs)
     }
@@ -54,31 +47,20 @@ impl Tx<'_> {
         job: JobId,
         range: (Timestamp, Timestamp),
     ) -> Result<Vec<(Timestamp, Timestamp)>> {
-        let [before, inside] = fires_with_rows_queries(job, range, u32::MAX);
-        fires_of_rows((self.row(before).await?, self.rows(inside).await?), range.0, u32::MAX)
+        fires_of_rows(&self.rows(fires_with_rows_query(job, range, u32::MAX)).await?)
     }
 }
 
-/// The queries of the row before a range of instants, and of the rows inside.
-pub(super) fn fires_with_rows_queries(job: JobId, (from, through): (Timestamp, Timestamp), limit: u32) -> [Query; 2] {
-    [
-        Query::new(&READ_FIRES_OF_ROW_BEFORE).int(job.get()).at(from),
-        Query::new(&READ_FIRES_WITH_ROWS).int(job.get()).at(from).at(through).int(limit.into()),
-    ]
+pub(super) fn fires_with_rows_query(job: JobId, (from, through): (Timestamp, Timestamp), limit: u32) -> Query {
+    Query::new(&READ_FIRES_WITH_ROWS).int(job.get()).at(from).at(through).int(limit.into())
 }
 
-/// Reads the answers to [`fires_with_rows_queries`] for a range that begins at `from`.
-pub(super) fn fires_of_rows(
-    (row_before, rows_inside): (Option<AnyRow>, Vec<AnyRow>),
-    from: Timestamp,
-    limit: u32,
-) -> Result<Vec<(Timestamp, Timestamp)>> {
+/// Reads the answer to [`fires_with_rows_query`].
+pub(super) fn fires_of_rows(rows: &[AnyRow]) -> Result<Vec<(Timestamp, Timestamp)>> {
     let fires = |row: &AnyRow| {
         let mut columns = Reader::new(row, "run");
         let first = columns.at("fire_at_ms")?;
         Ok((first, columns.opt_at("span_end_at_ms")?.unwrap_or(first)))
     };
-    let before = row_before.as_ref().map(fires).transpose()?.filter(|(_, last)| *last >= from);
-    let inside: Vec<_> = rows_inside.iter().map(fires).collect::<Result<_>>()?;
-    Ok(before.into_iter().chain(inside).take(usize::try_from(limit).unwrap_or(usize::MAX)).collect())
+    rows.iter().map(fires).collect()
 }
