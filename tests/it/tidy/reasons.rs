@@ -63,7 +63,7 @@ const TESTS: &[(&str, &str, &str, &str)] = &[
     ),
     (
         "Maintenance",
-        "crates/admin/src/scheduler/scan.rs",
+        "crates/admin/src/scheduler/claim_rows.rs",
         "tests/it/maintenance.rs",
         "no_fire_inside_of_a_window_begins_before_its_end",
     ),
