@@ -33,7 +33,7 @@ enum Step {
     Window(FiresInside, u8, u8),
     /// Ends all windows that are open.
     EndWindows,
-    /// The clock stands still between two other steps for this many milliseconds.
+    /// This many milliseconds pass without a scan.
     Wait(u16),
 }
 
