@@ -153,10 +153,9 @@ impl ExecutorHost {
         }
         let sweeper = Arc::clone(&executor);
         executor.spawn(async move { sweeper.sweep().await });
-        if self.world.profile.sends_ahead {
-            let starter = Arc::clone(&executor);
-            executor.spawn(async move { starter.begin_due_loop().await });
-        }
+        // A server whose clock stepped back sends due runs with a delay, also if no run is sent ahead.
+        let starter = Arc::clone(&executor);
+        executor.spawn(async move { starter.begin_due_loop().await });
         let reporter = Arc::clone(&executor);
         executor.spawn(async move { reporter.report_loop().await });
     }
