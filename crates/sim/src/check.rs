@@ -18,7 +18,7 @@ const LISTED_MAX: usize = 5;
 /// Checks all rules, and returns the complaints.
 pub(crate) fn check(facts: &Facts, truth: &Truth) -> Vec<String> {
     let complaints_by_rule = [
-        fires::missing_fires(facts, truth),
+        fires::fires_without_one_row(facts, truth),
         fires::unscheduled_rows(facts, truth),
         fires::broken_delay_chains(facts, truth),
         fires::missing_children(facts),
@@ -47,7 +47,7 @@ pub(crate) fn check(facts: &Facts, truth: &Truth) -> Vec<String> {
 /// Checks the rules of runs that also apply to groups of pump jobs.
 pub(crate) fn check_pumps(facts: &Facts, truth: &Truth) -> Vec<String> {
     let complaints_by_rule = [
-        fires::missing_fires(facts, truth),
+        fires::fires_without_one_row(facts, truth),
         fires::wrong_shards(facts),
         starts::begun_early(truth),
         starts::begun_twice(truth),

@@ -166,6 +166,7 @@ pub(super) fn count_missed(definitions: &CompiledDefinitions, runs: &[Run], exis
 mod tests {
     use std::sync::Arc;
 
+    use rondel_core::homes::RecentFires;
     use rondel_core::{NamespaceId, NodeId, Trigger};
     use rondel_store::MemStore;
     use rondel_store::ledger::{DueRange, RunQuery};
@@ -174,11 +175,116 @@ mod tests {
 
     use super::*;
     use crate::config::EngineConfig;
+    use crate::dispatch::tests_support::definition;
     use crate::engine::Engine;
     use crate::jobs;
     use crate::lifecycle::Lifecycle;
 
     const NAMESPACE: NamespaceId = NamespaceId::new(1);
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_secs(second)
+    }
+
+    /// A job with a fire each second, of this version, which was saved at the second 1000.
+    fn every_second(version: i64) -> CompiledDefinition {
+        let definition = Arc::into_inner(definition(&json!({"schedule": {"every": "1s"}}))).unwrap();
+        CompiledDefinition { version, saved_at: at(1_000), ..definition }
+    }
+
+    /// A plan of the job whose next fire is `next`: it runs the fires of these seconds, and skips the spans.
+    fn planned_job<'d>(
+        definition: &'d CompiledDefinition,
+        next: i64,
+        fires: &[i64],
+        spans: &[(i64, i64)],
+    ) -> PlannedJob<'d> {
+        let due_job = DueJob {
+            job: definition.id,
+            next_fire_at: at(next),
+            held_from: None,
+            version: definition.version,
+            home: NodeId::new(1),
+            term: 1,
+            recent_fires: RecentFires::default(),
+        };
+        let fire = |second: &i64| PlannedFire { fire_at: at(*second), due_at: at(*second), trigger: Trigger::Interval };
+        let span = |(first, last): &(i64, i64)| MissedSpan {
+            first: at(*first),
+            last: at(*last),
+            count: last - first + 1,
+            trigger: Trigger::Interval,
+        };
+        let plan = Plan {
+            fires: fires.iter().map(fire).collect(),
+            skipped_in_window: spans.iter().map(span).collect(),
+            ..Plan::default()
+        };
+        let look_ahead = LookAhead { now: at(next), caught_up_at: at(next), end: at(next + 5) };
+        PlannedJob::new(due_job, definition, plan, look_ahead)
+    }
+
+    /// Rows are read only for a plan with a span of several fires, and after an edit.
+    #[test]
+    fn a_plan_is_compared_if_its_fires_may_have_rows_that_the_key_does_not_reveal() {
+        for (version, next, fires, spans, expected) in [
+            (1, 1_001, vec![1_001, 1_002], vec![], None),
+            (1, 1_001, vec![1_002], vec![(1_001, 1_001)], None),
+            (1, 1_001, vec![1_004], vec![(1_001, 1_003)], Some((1_001, 1_004))),
+            (2, 1_001, vec![1_001, 1_002], vec![], Some((1_001, 1_002))),
+            (2, 1_001, vec![], vec![(1_001, 1_001)], Some((881, 1_001))),
+            (2, 1_299, vec![1_299], vec![], Some((1_299, 1_299))),
+            (2, 1_300, vec![1_300], vec![], None),
+            (2, 1_300, vec![], vec![(1_300, 1_301)], Some((1_300, 1_301))),
+            (2, 1_001, vec![], vec![], None),
+        ] {
+            let definition = every_second(version);
+            let range = planned_job(&definition, next, &fires, &spans).range_to_compare();
+            assert_eq!(
+                range.map(|(from, to)| (from.second(), to.second())),
+                expected,
+                "{version} {next} {fires:?} {spans:?}"
+            );
+        }
+        let delay = Arc::into_inner(definition(&json!({"schedule": {"delay": "1s"}}))).unwrap();
+        let delay = CompiledDefinition { version: 2, saved_at: at(1_000), ..delay };
+        assert_eq!(planned_job(&delay, 1_001, &[1_001], &[]).range_to_compare(), None);
+        let definition = every_second(2);
+        let mut held = planned_job(&definition, 1_400, &[1_290], &[]);
+        held.due_job.held_from = Some(at(1_290));
+        assert_eq!(
+            held.range_to_compare(),
+            Some((at(1_290), at(1_290))),
+            "the plan starts at the first fire that was held back"
+        );
+    }
+
+    /// The row of a fire may have another number of shards, and so another key. A span may be older than the end of its window.
+    #[test]
+    fn fires_with_rows_are_left_out() {
+        for (fires, spans, stored, expected_fires, expected_spans) in [
+            (vec![1_001, 1_002], vec![], vec![(1_001, 1_001)], vec![1_002], vec![]),
+            (vec![1_001, 1_002], vec![], vec![(990, 1_060)], vec![1_001, 1_002], vec![]),
+            (vec![], vec![(1_001, 1_001)], vec![(990, 1_060)], vec![], vec![]),
+            (vec![], vec![(1_001, 1_062)], vec![(990, 1_060)], vec![], vec![(1_061, 1_062)]),
+            (
+                vec![1_009],
+                vec![(1_001, 1_008)],
+                vec![(1_003, 1_003)],
+                vec![1_009],
+                vec![(1_001, 1_002), (1_004, 1_008)],
+            ),
+        ] {
+            let definition = every_second(2);
+            let mut planned_job = planned_job(&definition, 1_001, &fires, &spans);
+            let stored_rows: Vec<_> = stored.iter().map(|(first, last)| (at(*first), at(*last))).collect();
+            planned_job.leave_out(&stored_rows);
+            let fires: Vec<i64> = planned_job.plan.fires.iter().map(|fire| fire.fire_at.second()).collect();
+            let ends = |span: &MissedSpan| (span.first.second(), span.last.second());
+            let spans: Vec<_> = planned_job.skipped_spans.iter().map(|(span, _)| ends(span)).collect();
+            assert_eq!((fires, spans), (expected_fires, expected_spans), "{stored:?}");
+        }
+    }
 
     /// The job was not planned for a minute, and the first six fires of that minute have rows.
     #[tokio::test(start_paused = true)]

@@ -50,7 +50,7 @@ fn last_change_at(facts: &Facts, record: &JobRecord, truth: &Truth) -> Option<Ti
 
 /// I1: every instant since the last change of its job has exactly one row, or lies in exactly one span that was skipped. A fire may have a
 /// row although it lies in a span of an earlier version: an edit plans the fires of a maintenance window again that was ended early.
-pub(super) fn missing_fires(facts: &Facts, truth: &Truth) -> Vec<String> {
+pub(super) fn fires_without_one_row(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut complaints = Vec::new();
     for record in facts.jobs.values() {
         let (Some(job), Some(since)) = (compile_definition(record), last_change_at(facts, record, truth)) else {

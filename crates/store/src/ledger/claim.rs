@@ -15,7 +15,7 @@ use crate::error::Result;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DueJob {
     pub job: JobId,
-    /// The first fire without a row. While a maintenance window holds fires back, the instant at which the scan examines the job again.
+    /// The first fire that no plan covers yet; after an edit it may have a row. While a maintenance window holds fires back, the instant at which the scan examines the job again.
     pub next_fire_at: Timestamp,
     /// The first fire that a maintenance window holds back; `None` if no window holds a fire back.
     pub held_from: Option<Timestamp>,

@@ -16,7 +16,7 @@ use crate::sql::failure::{self, Failure};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
 use crate::sql::run::open_runs::OpenRunsOfNode;
-use crate::sql::run::stored_fires::{fires_of_rows, fires_with_rows_query};
+use crate::sql::run::stored_fires;
 use crate::sql::{SqlStore, Tx, transact};
 use crate::{Claim, LeaseToken, Result};
 
@@ -132,7 +132,12 @@ impl Claim for SqlStore {
     }
 
     async fn jobs_with_rows_from(&self, jobs: &[(JobId, Timestamp)]) -> Result<Vec<JobId>> {
-        self.find_jobs_with_rows(jobs).await
+        let mut found_jobs = Vec::new();
+        for chunk in jobs.chunks(CHUNK_MAX) {
+            let rows = self.rows(stored_fires::last_instants_query(chunk)).await?;
+            found_jobs.extend(stored_fires::jobs_with_rows_from(chunk, &rows)?);
+        }
+        Ok(found_jobs)
     }
 
     async fn fires_with_rows(
@@ -141,7 +146,7 @@ impl Claim for SqlStore {
         range: (Timestamp, Timestamp),
         limit: u32,
     ) -> Result<Vec<(Timestamp, Timestamp)>> {
-        fires_of_rows(&self.rows(fires_with_rows_query(job, range, limit)).await?)
+        stored_fires::fires_of_rows(&self.rows(stored_fires::fires_with_rows_query(job, range, limit)).await?)
     }
 
     /// A job whose rows the database refuses does not hold up the other jobs: the batch is halved until that job is alone in its part.

@@ -6,8 +6,8 @@ use rondel_core::{JobId, Timestamp};
 use sqlx::any::AnyRow;
 
 use crate::Result;
-use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
-use crate::sql::{SqlStore, Tx};
+use crate::sql::Tx;
+use crate::sql::query::{Query, Reader, Statement};
 
 /// The planned instant of each job's last row, whatever its cause. Takes one index lookup per job.
 pub(in crate::sql) const READ_LAST_INSTANTS: Statement = Statement {
@@ -21,25 +21,6 @@ pub(in crate::sql) const READ_FIRES_WITH_ROWS: Statement = Statement {
            AND cause = 0 AND shard_index IN (0, -1) AND parent_id IS NULL ORDER BY fire_at_ms LIMIT ?",
 };
 
-impl SqlStore {
-    /// See [`crate::Claim::jobs_with_rows_from`].
-    pub(super) async fn find_jobs_with_rows(&self, jobs: &[(JobId, Timestamp)]) -> Result<Vec<JobId>> {
-        let mut found_jobs = Vec::new();
-        for chunk in jobs.chunks(CHUNK_MAX) {
-            let query = Query::new(&READ_LAST_INSTANTS).rows(chunk, |query, (job, _)| query.int(job.get()));
-            let mut last_instants = HashMap::new();
-            for row in self.rows(query).await? {
-                let mut columns = Reader::new(&row, "run");
-                last_instants.insert(JobId::new(columns.int("job_id")?), columns.opt_at("last_ms")?);
-            }
-            let has_row =
-                |(job, from): &&(JobId, Timestamp)| last_instants.get(job).is_some_and(|at| *at >= Some(*from));
-            found_jobs.extend(chunk.iter().filter(has_row).map(|(job, _)| *job));
-        }
-        Ok(found_jobs)
-    }
-}
-
 impl Tx<'_> {
     /// Like [`crate::Claim::fires_with_rows`], without a limit.
     pub(in crate::sql) async fn fires_with_rows(
@@ -49,6 +30,22 @@ impl Tx<'_> {
     ) -> Result<Vec<(Timestamp, Timestamp)>> {
         fires_of_rows(&self.rows(fires_with_rows_query(job, range, u32::MAX)).await?)
     }
+}
+
+/// The query of the last instants of the jobs in these pairs.
+pub(super) fn last_instants_query(jobs: &[(JobId, Timestamp)]) -> Query {
+    Query::new(&READ_LAST_INSTANTS).rows(jobs, |query, (job, _)| query.int(job.get()))
+}
+
+/// Which of these jobs have a row at or after the instant given for each, by the answer to [`last_instants_query`].
+pub(super) fn jobs_with_rows_from(jobs: &[(JobId, Timestamp)], rows: &[AnyRow]) -> Result<Vec<JobId>> {
+    let mut last_instants = HashMap::new();
+    for row in rows {
+        let mut columns = Reader::new(row, "run");
+        last_instants.insert(JobId::new(columns.int("job_id")?), columns.opt_at("last_ms")?);
+    }
+    let has_row = |(job, from): &&(JobId, Timestamp)| last_instants.get(job).is_some_and(|at| *at >= Some(*from));
+    Ok(jobs.iter().filter(has_row).map(|(job, _)| *job).collect())
 }
 
 pub(super) fn fires_with_rows_query(job: JobId, (from, through): (Timestamp, Timestamp), limit: u32) -> Query {
