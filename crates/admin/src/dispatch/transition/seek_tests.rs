@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rondel_core::{ExecutorId, JobId, NamespaceId, NodeId, RunId, RunStatus, Timestamp};
+use rondel_core::{ExecutorId, JobId, NamespaceId, NodeId, Reason, RunId, RunStatus, Timestamp};
 use rondel_store::ledger::LimitName;
 use serde_json::{Value, json};
 
@@ -169,6 +169,34 @@ fn handed_over_runs_are_forgotten() {
         assert_eq!(world.around.in_memory.missing_runs([run(1), run(2)]), [run(1)]);
         world.join(1, 1, Report::default());
         assert_eq!(world.flush(), if is_certain { vec!["sent to 1: 2"] } else { Vec::new() });
+    }
+}
+
+/// While a job is handed over, another node may have marked one of its runs to send it, and this node may take the run back: its own end, decided
+/// without the mark, must not be stored then.
+#[test]
+fn a_run_that_is_being_handed_over_does_not_end_here() {
+    let limited = json!({"concurrency": {"key": "db", "max": 1}, "queue_timeout": "5s"});
+    let due = || run_of_job(1, 1, &limited);
+    let end_request = |second: i64| match second {
+        3 => Event::Cancels(vec![(run(1), "mia".to_owned())]),
+        4 => Event::Drops(vec![(run(1), Reason::Paused)]),
+        _ => Event::Round(Vec::new()),
+    };
+    // A run that is read again after its queue time gets a new one.
+    for (second, ends_at, outcome) in [(3, 3, "Cancelled"), (4, 4, "Skipped(Paused)"), (6, 11, "Skipped(Expired)")] {
+        let mut world = world_beside_others(1);
+        world.arrive([due()]);
+        assert_eq!(world.at(2.0), NOTHING);
+        assert_eq!(handed_over_jobs(&mut world, HOME), Some(([JobId::new(1)].into(), HOME)));
+        world.around.now = Timestamp::from_secs(second);
+        assert_eq!(world.described(end_request(second)), NOTHING, "its owner is not known: {outcome}");
+        assert_eq!(world.around.in_memory.missing_runs([run(1)]), [run(1)], "the periodic queries find it: {outcome}");
+        world.on(Event::HandoverEnded([JobId::new(1)].into()));
+        world.arrive([due()]);
+        assert_eq!(world.described(Event::Wake), NOTHING);
+        world.around.now = Timestamp::from_secs(ends_at);
+        assert_eq!(world.described(end_request(second)), [format!("end of 1/1: {outcome}")], "it stays here");
     }
 }
 
