@@ -9,6 +9,10 @@ use crate::time::Timestamp;
 /// Shard index of the row that stands for all shards of a fire: this row counts its shards and is never sent itself.
 pub const ROOT_SHARD: i32 = -1;
 
+/// Maximum size of a run's result, in bytes of JSON. One less than 64 KiB: MariaDB silently takes the length of a value in a table value
+/// constructor modulo 65,536.
+pub const RESULT_LEN_MAX: usize = 64 * 1024 - 1;
+
 /// A row of the ledger.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {

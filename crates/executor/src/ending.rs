@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::RunStatus;
+use rondel_core::run::RESULT_LEN_MAX;
 use rondel_proto::v1;
 use serde::Serialize;
 
@@ -11,10 +12,6 @@ use crate::masks::Masks;
 
 /// The longest message in bytes. A message is one line.
 const MESSAGE_BYTES_MAX: usize = 2 * 1024;
-
-/// The longest result, in bytes of JSON. A result is sent again until a server acknowledges it, and the ledger keeps
-/// it.
-const RESULT_BYTES_MAX: usize = 256 * 1024;
 
 /// The ending of a handler, made from the `()` or the `Result` that it returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,8 +118,8 @@ impl<T: Serialize, E: Into<JobError>> IntoEnding for Result<T, E> {
 fn with_result(value: &impl Serialize) -> Ending {
     match serde_json::to_string(value) {
         Ok(result_json) if result_json == "null" => Ending::succeeded(),
-        Ok(result_json) if result_json.len() > RESULT_BYTES_MAX => JobError::terminal(format_args!(
-            "the result is {} bytes of JSON; a run may return at most {RESULT_BYTES_MAX}",
+        Ok(result_json) if result_json.len() > RESULT_LEN_MAX => JobError::terminal(format_args!(
+            "the result is {} bytes of JSON; a run may return at most {RESULT_LEN_MAX}",
             result_json.len()
         ))
         .into(),
@@ -149,7 +146,7 @@ mod tests {
         assert_eq!(().into_ending().result, None);
         assert_eq!(Ok::<_, JobError>(()).into_ending().result, None);
         assert_eq!(Ok::<_, JobError>(vec![1, 2]).into_ending().result.as_deref(), Some("[1,2]"));
-        let big = Ok::<_, JobError>("x".repeat(RESULT_BYTES_MAX)).into_ending();
+        let big = Ok::<_, JobError>("x".repeat(RESULT_LEN_MAX)).into_ending();
         assert_eq!((big.status, big.retryable), (RunStatus::Failed, false));
     }
 

@@ -8,7 +8,7 @@ use rondel_core::outcome::{AttemptFacts, NextStep, Outcome, decide_next, fold_sh
 use rondel_core::queued::{QueuedRunsPolicy, is_queued};
 use rondel_core::reason::{ReasonDetail, WaitFor};
 use rondel_core::route::trace::TRACE_LEN_MAX;
-use rondel_core::run::{ROOT_SHARD, RunJob};
+use rondel_core::run::{RESULT_LEN_MAX, ROOT_SHARD, RunJob};
 use rondel_core::{ExecutorId, Job, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
@@ -18,9 +18,6 @@ use crate::ledger::AttemptEnd;
 
 /// Maximum size of a stored message, in bytes.
 pub(crate) const MESSAGE_LEN_MAX: usize = 4 * 1024;
-/// Maximum size of a stored result, in bytes. One less than 64 KiB: MariaDB silently takes the length of a value in a table value
-/// constructor modulo 65,536.
-pub(crate) const RESULT_LEN_MAX: usize = 64 * 1024 - 1;
 /// Maximum length of a name in a column, in characters.
 pub(crate) const NAME_LEN_MAX: usize = 255;
 
@@ -277,7 +274,7 @@ impl<'f> CleanEnd<'f> {
             executor: attempt_end.executor.as_ref().map(|(_, name)| clean_name(name)),
             started_at: attempt_end.started_at,
             message: attempt_end.message.as_deref().map(|text| clean_text(text, MESSAGE_LEN_MAX)),
-            result: attempt_end.result.as_deref().map(|text| clean_text(text, RESULT_LEN_MAX)),
+            result: attempt_end.result.as_deref().map(clean_result),
             trace: attempt_end.trace.as_deref().map(|text| clean_text(text, TRACE_LEN_MAX)),
             detail: attempt_end.detail.as_deref().and_then(ReasonDetail::to_json),
         }
@@ -287,6 +284,15 @@ impl<'f> CleanEnd<'f> {
     pub(crate) fn has_texts(&self) -> bool {
         self.message.is_some() || self.result.is_some()
     }
+}
+
+/// The result without NUL. A result that is too long is replaced by a note, because its beginning alone would be no JSON. Executors send none: the
+/// run fails there. Only an SDK of an earlier version does.
+fn clean_result(text: &str) -> Cow<'_, str> {
+    if text.len() > RESULT_LEN_MAX {
+        return Cow::Owned(format!(r#"{{"omitted":"{} bytes of JSON"}}"#, text.len()));
+    }
+    without_nul(text)
 }
 
 /// The text without NUL, which PostgreSQL refuses, cut to `len_max` bytes. A text that was cut ends with a mark.
@@ -319,6 +325,13 @@ pub(crate) fn without_nul(text: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_result_is_kept_whole_or_replaced_by_a_note() {
+        let longest = format!("\"{}\"", "x".repeat(RESULT_LEN_MAX - 2));
+        assert_eq!(clean_result(&longest), longest);
+        assert_eq!(clean_result(&format!("{longest} ")), r#"{"omitted":"65536 bytes of JSON"}"#);
+    }
 
     #[test]
     fn a_skipped_row_is_settled_by_its_late_success() {

@@ -6,7 +6,7 @@ use rondel_core::maintenance::{FiresInside, LENGTH_MAX, MaintenanceWindow};
 use rondel_core::time::format_duration;
 use rondel_core::{AppId, FieldError, MaintenanceId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
-use rondel_store::alerts::{MAINTENANCE_COUNT_MAX, MaintenanceRecord};
+use rondel_store::alerts::{MAINTENANCE_COUNT_MAX, MAINTENANCE_TOTAL_MAX, MaintenanceRecord};
 
 use super::save::RuleError;
 use crate::node::Node;
@@ -81,6 +81,15 @@ fn check(request: &MaintenanceRequest, now: Timestamp, lead: Duration) -> Result
     if errors.is_empty() { Ok((starts_at, ends_at)) } else { Err(RuleError::Invalid(errors)) }
 }
 
+/// The error if no more windows may be planned: `open_count` windows of the namespace have not ended.
+fn too_many(open_count: usize) -> RuleError {
+    let what = "maintenance windows";
+    if u32::try_from(open_count).is_ok_and(|count| count < MAINTENANCE_COUNT_MAX) {
+        return RuleError::TooManyInAll { what, count: MAINTENANCE_TOTAL_MAX };
+    }
+    RuleError::TooMany { what, count: MAINTENANCE_COUNT_MAX }
+}
+
 /// Plans a maintenance window.
 ///
 /// # Errors
@@ -99,7 +108,7 @@ pub async fn add_maintenance(
     let window = MaintenanceWindow { id, namespace, app, starts_at, ends_at, fires };
     let record = MaintenanceRecord { window, app_name, reason, author: author.to_owned(), created_at: now };
     if !store_once(|| node.store().add_maintenance(&record)).await? {
-        return Err(RuleError::TooMany { what: "maintenance windows", count: MAINTENANCE_COUNT_MAX });
+        return Err(too_many(node.store().maintenance(Some(namespace), now).await?.len()));
     }
     let elapsed_micros = node.shared().clock.boot_micros().saturating_sub(began_micros);
     if u128::from(elapsed_micros.unsigned_abs()) > SAVE_TIMEOUT.as_micros()

@@ -58,6 +58,14 @@ pub enum RuleError {
         /// The maximum.
         count: u32,
     },
+    /// All namespaces together have reached their maximum.
+    #[error("all namespaces together have {count} {what}, the maximum")]
+    TooManyInAll {
+        /// The kind of object.
+        what: &'static str,
+        /// The maximum.
+        count: u32,
+    },
     /// There is no such rule, incident or silence, or it has ended.
     #[error("there is no such {0}")]
     NotFound(&'static str),

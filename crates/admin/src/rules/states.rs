@@ -33,8 +33,10 @@ const USUAL_WITHIN_RARE: Duration = Duration::from_secs(60 * 24 * 3600);
 /// Windows up to this length are summed from points per minute, which are kept for a day.
 const MINUTES_WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// How often conditions that change slowly are checked.
-const SLOW_PERIOD: Duration = Duration::from_secs(30);
-/// How often tokens are checked.
+const SLOW_PERIOD: Duration = Duration::from_secs(10);
+/// The default of `alert_rules_period`.
+const USUAL_LOOP_PERIOD: Duration = Duration::from_secs(2);
+/// How often tokens are checked. All of them are read each time.
 const TOKEN_PERIOD: Duration = Duration::from_secs(300);
 /// How often all other conditions are checked.
 pub(super) const FAST_PERIOD: Duration = Duration::from_secs(5);
@@ -50,7 +52,7 @@ pub(super) fn check_period(condition: &Condition, loop_period: Duration) -> Dura
         _ => FAST_PERIOD,
     };
     // A server that looks more often than usual, as in tests, also checks these conditions more often.
-    usual_period.min(loop_period * 5)
+    if loop_period < USUAL_LOOP_PERIOD { usual_period.min(loop_period * 5) } else { usual_period }
 }
 
 /// The current observations of a rule with these open incidents. Subjects not listed do not fulfil the condition; `None` if the state is

@@ -58,7 +58,7 @@ word_enum! {
         NoExecutor = "no_executor",
         /// It is off.
         Paused = "paused",
-        /// Its next fire is overdue, or its newest run began late.
+        /// Its next fire is overdue, or a run of the last hour began 10 s late or more.
         Late = "late",
         /// It is in shadow mode: its fires are planned and sent to no executor.
         Shadow = "shadow",

@@ -299,7 +299,9 @@ impl From<RuleError> for Problem {
                 Self::of_complaints(Code::InvalidBody, errors.into_iter().map(Complaint::from).collect())
             }
             RuleError::Conflict { version } => mismatch_problem(version),
-            error @ RuleError::TooMany { .. } => Self::new(Code::TooManyAlerts, error.to_string()),
+            error @ (RuleError::TooMany { .. } | RuleError::TooManyInAll { .. }) => {
+                Self::new(Code::TooManyAlerts, error.to_string())
+            }
             RuleError::NotFound("incident") => Self::new(Code::IncidentNotFound, "there is no such incident"),
             error @ RuleError::NotFound("maintenance window") => {
                 Self::new(Code::MaintenanceNotFound, error.to_string())

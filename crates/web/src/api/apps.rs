@@ -46,13 +46,13 @@ pub(super) struct NewApp {
     name: String,
 }
 
-/// A handler that online executors announce.
+/// A handler that executors connected to this server announce.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Handler")]
 pub(super) struct HandlerJson<'a> {
     /// The handler's name. `*` stands for executors that announce no handlers and accept every run, as those of XXL-JOB do.
     name: &'a str,
-    /// The online executors that have it.
+    /// The executors that have it and are connected to this server.
     executors: &'a [String],
     /// The schema of its parameters; null if the executors announce different ones.
     params_schema: Option<&'a Value>,
@@ -96,7 +96,7 @@ pub(super) fn routes() -> Routes {
             list_handlers,
             Doc::new(
                 "List an app's handlers",
-                "The handlers of online executors, with the JSON schemas of their parameters.",
+                "The handlers of executors that are connected to this server, with the JSON schemas of their parameters.",
             )
             .json::<Page<HandlerJson<'static>>>(200, "The handlers."),
         )

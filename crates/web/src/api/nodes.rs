@@ -92,7 +92,7 @@ impl From<DiskReport> for DiskJson {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Loop")]
 struct LoopJson {
-    /// `scan`, `tick`, `adopt`, `beat`, `moves`, `heal`, `host`, `alert`, `alert_rules`, `alert_send`, `declare`, or a duty of housekeeping: `roll_up`, `forget_stats`,
+    /// `scan`, `tick`, `adopt`, `beat`, `moves`, `heal`, `host`, `pumps`, `alert`, `alert_rules`, `alert_send`, `weekly_reports`, `watchdog`, `declare`, or a duty of housekeeping: `roll_up`, `forget_stats`,
     /// `purge`, `forget_traces`, `remove_logs`, `forget_calls`, `forget_messages`, `forget_tokens`, `forget_executors` or `forget_nodes`.
     name: String,
     /// `failing` while its ticks fail.
