@@ -204,6 +204,7 @@ fn attempt_end(run: &Run) -> AttemptEnd {
         detail: None,
         jitter: 0.5,
         owner: None,
+        is_unsent: false,
         is_unfinished: false,
     }
 }

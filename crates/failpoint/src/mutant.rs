@@ -81,6 +81,8 @@ mutants! {
     LostVerdictIsFinal = "lost_verdict_is_final",
     /// A result of an earlier attempt ends a later attempt.
     AnyAttemptEnds = "any_attempt_ends",
+    /// The end of a run that was taken for unsent is stored although an executor may have the run.
+    StaleUnsentEnd = "stale_unsent_end",
     /// The next attempt has the same number as the previous attempt.
     RetryKeepsAttempt = "retry_keeps_attempt",
     /// Nothing prevents a broadcast from being expanded twice.

@@ -75,6 +75,8 @@ pub(crate) enum Judgement {
     Superseded,
     /// A server decided this end, but no longer owns the run.
     NotOwner,
+    /// A server decided this end in the belief that no executor got the attempt, but an executor may have it.
+    UnderWay,
     /// The stored verdict did not come from an executor's report, or is `skipped` although a handler began. This variant holds the true
     /// verdict.
     Late(RunStatus, Option<Reason>),
@@ -99,6 +101,10 @@ pub(crate) fn judge(row: RunRow, attempt_end: &AttemptEnd) -> Judgement {
     }
     if !row.status.is_terminal() && attempt_end.owner.is_some_and(|owner| owner != row.owner) {
         return Judgement::NotOwner;
+    }
+    // The run left this node, was sent by another one, and came back, while the end was on its way.
+    if attempt_end.is_unsent && row.status == RunStatus::Running && !mutant::on(Mutant::StaleUnsentEnd) {
+        return Judgement::UnderWay;
     }
     if is_correctable(row, attempt_end) {
         // Only the report of an executor shows the true verdict.
@@ -373,6 +379,7 @@ mod tests {
             detail: None,
             jitter: 0.5,
             owner: None,
+            is_unsent: false,
             is_unfinished: false,
         };
         let failed = Outcome::Failed { retryable: true };
@@ -400,6 +407,20 @@ mod tests {
             assert_eq!(judge(given_up, &attempt_end(outcome, true)), expected, "{status:?} {reason:?} {outcome:?}");
             let by_server = AttemptEnd { owner: Some(given_up.owner), ..attempt_end(outcome, true) };
             assert_eq!(judge(given_up, &by_server), Judgement::Duplicate, "{status:?} {reason:?} {outcome:?}");
+        }
+        // A run that a server took for unsent may be at an executor by now.
+        for (status, is_unsent, expected) in [
+            (RunStatus::Running, true, Some(Judgement::UnderWay)),
+            (RunStatus::Running, false, None),
+            (RunStatus::Pending, true, None),
+            (RunStatus::Waiting, true, None),
+            (RunStatus::Succeeded, true, Some(Judgement::Duplicate)),
+        ] {
+            let skipped = attempt_end(Outcome::Skipped(Reason::Expired), false);
+            let by_server = AttemptEnd { owner: Some(row(status).owner), executor: None, is_unsent, ..skipped };
+            let verdict = NextStep::Verdict { status: RunStatus::Skipped, reason: Some(Reason::Expired) };
+            let expected = expected.unwrap_or(Judgement::Ends(verdict));
+            assert_eq!(judge(row(status), &by_server), expected, "{status:?} {is_unsent}");
         }
         // An attempt was lost before its instant, because the clock has stepped back since.
         let ahead = RunRow { due_at: Timestamp::from_secs(100), ..row(RunStatus::Running) };

@@ -426,6 +426,7 @@ async fn a_result_that_cannot_be_written_stands_alone() {
             detail: None,
             jitter: 0.0,
             owner: None,
+            is_unsent: false,
             is_unfinished: false,
         };
         let batch: Vec<AttemptEnd> = runs.iter().map(finish).collect();

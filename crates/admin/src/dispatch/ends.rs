@@ -42,20 +42,7 @@ pub(super) fn free_slot(d: &mut Decision<'_>, executor: ExecutorId) {
 pub(super) fn end_unsent(d: &mut Decision<'_>, ready: &ReadyRun, outcome: Outcome, message: Option<String>) {
     let now = d.now;
     let attempt_end = end_of_unsent(&ready.run, &ready.definition, outcome, now, message);
-    submit_unsent(d, ready, attempt_end);
-}
-
-/// Stores the end of a run whose attempt was never sent, as far as this node knows.
-///
-/// While the job of the run is being handed over, nothing is stored, and the run is forgotten: another node may own the run by now, and may have
-/// marked it to send it. If this node then takes the run back from that node, the store accepts ends of this node again, also one that was decided
-/// without knowledge of the mark. If the run remains here, the periodic queries find it.
-pub(super) fn submit_unsent(d: &mut Decision<'_>, ready: &ReadyRun, attempt_end: AttemptEnd) {
-    if d.state.pending_steps.jobs_in_handover.contains(&ready.run.job) {
-        d.forget_under_lease([(ready.run.id, ready.token())]);
-    } else {
-        submit(d, attempt_end, CountedRun::of_ready(ready));
-    }
+    submit(d, attempt_end, CountedRun::of_ready(ready));
 }
 
 /// Stores the end of a run that no executor has. If the result lane is full, the run is forgotten. Its row is still open, so the periodic

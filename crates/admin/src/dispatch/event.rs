@@ -156,6 +156,7 @@ impl IncomingResult {
             detail,
             jitter: jitter(self.run, self.attempt),
             owner: None,
+            is_unsent: false,
             is_unfinished: self.is_unfinished,
         }
     }

@@ -195,8 +195,8 @@ pub(crate) fn ack(run: RunId, attempt: i32, end_outcome: &EndOutcome) -> v1::Res
         EndOutcome::Duplicate => Kind::Duplicate,
         EndOutcome::Superseded => Kind::Superseded,
         EndOutcome::Late => Kind::Late,
-        // An end under a lease that no longer owns the run is answered like a result of an unknown run.
-        EndOutcome::NoSuchRun | EndOutcome::NotOwner => Kind::NoSuchRun,
+        // The last two are answers to ends that servers decide, so no executor gets them.
+        EndOutcome::NoSuchRun | EndOutcome::NotOwner | EndOutcome::UnderWay => Kind::NoSuchRun,
     };
     v1::ResultAck { run_id: run.get(), attempt, kind: kind.into() }
 }

@@ -9,6 +9,7 @@ use super::step::Step;
 use super::switches::{self, SwitchDecision};
 use super::waits::end_of_missed;
 use super::{ends, routing, shadow, waits};
+use crate::metrics::CountedRun;
 
 pub(super) fn place_or_park(d: &mut Decision<'_>, ready: ReadyRun) {
     let now = d.now;
@@ -31,7 +32,7 @@ pub(super) fn place(d: &mut Decision<'_>, ready: ReadyRun) -> Option<ReadyRun> {
     }
     let ready = shadow::unless_shadow(d, ready)?;
     if ready.taken_up_at.is_some() && ready.is_missed(now) {
-        ends::submit_unsent(d, &ready, end_of_missed(&ready, now));
+        ends::submit(d, end_of_missed(&ready, now), CountedRun::of_ready(&ready));
         return None;
     }
     let is_under_way = ready.run.is_root() && ready.run.shard_total.is_some();

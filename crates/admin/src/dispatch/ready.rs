@@ -7,7 +7,7 @@ use rondel_core::misfire::{Lateness, UnsentFire, lateness, runs_late};
 use rondel_core::outcome::Outcome;
 use rondel_core::reason::{ReasonDetail, WaitFor, milliseconds};
 use rondel_core::spec::Delivery;
-use rondel_core::{Reason, Run, RunId, Timestamp, TraceParent, Trigger};
+use rondel_core::{Reason, Run, RunId, RunStatus, Timestamp, TraceParent, Trigger};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 use rondel_store::ledger::AttemptEnd;
@@ -170,6 +170,7 @@ pub(crate) fn end_of_unsent(
         detail: None,
         jitter: jitter(run.id, run.attempt),
         owner: Some(LeaseToken { node: run.node, epoch: run.node_epoch }),
+        is_unsent: run.status != RunStatus::Running,
         is_unfinished: false,
     }
 }

@@ -23,6 +23,7 @@ use super::recovery::unanswered::{DESCRIBED_COUNT_MAX, answer_wait};
 use super::starts::unstarted_wait;
 use super::step::Step;
 use super::{ends, switches};
+use crate::metrics::CountedRun;
 
 /// How long a run must have waited before its wait is stored.
 const NOTE_AFTER_WAITING: Duration = Duration::from_secs(1);
@@ -68,7 +69,7 @@ pub(crate) fn end_of_missed(ready: &ReadyRun, now: Timestamp) -> AttemptEnd {
 pub(super) fn skip(d: &mut Decision<'_>, ready: &ReadyRun, reason: Reason, detail: ReasonDetail) {
     let now = d.now;
     let attempt_end = end_of_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), now, None);
-    ends::submit_unsent(d, ready, with_reason(attempt_end, reason, detail));
+    ends::submit(d, with_reason(attempt_end, reason, detail), CountedRun::of_ready(ready));
 }
 
 /// The reason for the end of a run that found no executor within its queue timeout.

@@ -57,13 +57,13 @@ pub(crate) struct RuleLoop {
     node: Node,
     /// The namespace that was looked at last.
     last_namespace: Option<NamespaceId>,
-    /// When this server tries again to begin the pass that deletes old incidents; `None` before its first try.
-    next_forget_at: Option<Instant>,
+    /// When this server tries to begin the pass that deletes old incidents, even if no namespace is due until then.
+    next_forget_at: Instant,
 }
 
 impl RuleLoop {
-    pub(crate) const fn new(node: Node) -> Self {
-        Self { node, last_namespace: None, next_forget_at: None }
+    pub(crate) fn new(node: Node) -> Self {
+        Self { node, last_namespace: None, next_forget_at: Instant::now() + FORGET_PERIOD }
     }
 
     fn period_length(&self) -> Duration {
@@ -117,16 +117,10 @@ impl RuleLoop {
         Ok(())
     }
 
-    /// Deletes old incidents, silences and windows if that is due. Without rules nothing else makes a tick act, so this does not depend on due
-    /// namespaces.
     async fn forget_old_incidents(&mut self, now: Timestamp) -> Result<u64, StoreError> {
-        if self.next_forget_at.is_some_and(|next_at| Instant::now() < next_at) {
-            return Ok(0);
-        }
         let store = self.node.store();
-        let is_due = store.begin_pass(FORGET_PASS, FORGET_PERIOD).await?;
-        self.next_forget_at = Some(Instant::now() + FORGET_PERIOD);
-        if !is_due {
+        self.next_forget_at = Instant::now() + FORGET_PERIOD;
+        if !store.begin_pass(FORGET_PASS, FORGET_PERIOD).await? {
             return Ok(0);
         }
         let mut removed_count = 0;
@@ -161,12 +155,15 @@ impl Background for RuleLoop {
         // If a look cannot be postponed, it takes place too early, which does no harm. The error prevents no other look.
         let result = self.postpone_checks().await;
         let due_namespaces = store.namespaces_with_due_alerts(now).await?;
-        let mut look_result = Ok(0);
-        if !due_namespaces.is_empty() && store.begin_pass(LOOK_PASS, self.period_length()).await? {
+        let (mut look_result, mut forget_result) = (Ok(0), Ok(0));
+        let looks = !due_namespaces.is_empty() && store.begin_pass(LOOK_PASS, self.period_length()).await?;
+        if looks {
             let deadline = Instant::now() + self.period_length().max(Duration::from_secs(1)) * 5;
             look_result = self.look_until_done(due_namespaces, stop, deadline).await;
         }
-        let forget_result = self.forget_old_incidents(now).await;
+        if looks || self.next_forget_at <= Instant::now() {
+            forget_result = self.forget_old_incidents(now).await;
+        }
         result?;
         Ok(look_result? + forget_result?)
     }

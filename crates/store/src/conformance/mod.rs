@@ -232,6 +232,7 @@ macro_rules! for_each_conformance_check {
             a_fire_may_be_of_some_shards,
             a_result_is_stored_once,
             only_the_owner_ends_a_run_by_itself,
+            a_run_under_way_does_not_end_as_unsent,
             a_run_that_began_is_never_skipped,
             an_attempt_without_executor_uses_no_retry,
             results_of_other_attempts_are_kept_beside,
@@ -467,6 +468,7 @@ fn finish(run: &Run, outcome: Outcome) -> AttemptEnd {
         detail: None,
         jitter: 0.5,
         owner: None,
+        is_unsent: false,
         is_unfinished: false,
     }
 }

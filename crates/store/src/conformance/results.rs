@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::outcome::{CancelRequest, NextStep, NextStepPolicy, Outcome};
-use rondel_core::run::Attempt;
+use rondel_core::run::{Attempt, RESULT_LEN_MAX};
 use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
 
 use super::broadcasts::expanded_broadcast;
@@ -78,6 +78,28 @@ pub async fn only_the_owner_ends_a_run_by_itself(store: &dyn Store) {
     let unknown =
         AttemptEnd { owner: Some(token), executor: None, ..finish(&other, Outcome::Skipped(Reason::Expired)) };
     assert!(matches!(finish_one(store, unknown).await, EndOutcome::Stored(..)), "its own");
+}
+
+/// A server ends a run that it takes for unsent. Meanwhile another server has sent the run, and this server has taken it over again.
+pub async fn a_run_under_way_does_not_end_as_unsent(store: &dyn Store) {
+    let token = join(store).await;
+    let run = pending_run(store, token).await;
+    let begun = RunAtExecutor {
+        run: run.id,
+        attempt: 1,
+        executor_id: ExecutorId::new(9),
+        executor: "b".to_owned(),
+        at: run.due_at,
+    };
+    store.note_running(token, &[begun]).await.unwrap();
+    let under_way = read_run(store, run.id).await;
+    assert_eq!(under_way.status, RunStatus::Running);
+    for outcome in [Outcome::Skipped(Reason::Expired), Outcome::Cancelled] {
+        let end = AttemptEnd { owner: Some(token), executor: None, is_unsent: true, ..finish(&run, outcome) };
+        assert_eq!(finish_one(store, end).await, EndOutcome::UnderWay, "{outcome:?}");
+        assert_eq!(read_run(store, run.id).await, under_way);
+    }
+    assert_eq!(finish_one(store, finish(&run, Outcome::Succeeded)).await, verdict(RunStatus::Succeeded));
 }
 
 /// Skipped means that no attempt began. If an attempt began or may have begun, and no further attempt can begin, the run has failed, with
@@ -340,8 +362,13 @@ pub async fn text_is_kept_as_far_as_it_fits(store: &dyn Store) {
     let token = join(store).await;
     let (first, second, third) =
         (pending_run(store, token).await, pending_run(store, token).await, pending_run(store, token).await);
+    let longest_result = format!("\"{}\"", "x".repeat(RESULT_LEN_MAX - 2));
     let batch = [
-        AttemptEnd { message: Some("a\0b \u{1f980} 'quoted' ? $1".to_owned()), ..finish(&first, Outcome::Succeeded) },
+        AttemptEnd {
+            message: Some("a\0b \u{1f980} 'quoted' ? $1".to_owned()),
+            result: Some(longest_result.clone()),
+            ..finish(&first, Outcome::Succeeded)
+        },
         AttemptEnd {
             message: Some("日".repeat(400_000)),
             result: Some("x".repeat(1 << 20)),
@@ -351,10 +378,12 @@ pub async fn text_is_kept_as_far_as_it_fits(store: &dyn Store) {
         finish(&third, Outcome::Succeeded),
     ];
     assert_eq!(finish_all(store, &batch).await, vec![verdict(RunStatus::Succeeded); 3]);
-    assert_eq!(read_run(store, first.id).await.message.as_deref(), Some("a\u{fffd}b \u{1f980} 'quoted' ? $1"));
+    let stored = read_run(store, first.id).await;
+    assert_eq!(stored.message.as_deref(), Some("a\u{fffd}b \u{1f980} 'quoted' ? $1"));
+    assert!(stored.result == Some(longest_result), "it is kept whole");
     let long = read_run(store, second.id).await;
     let (message, result) = (long.message.unwrap(), long.result.unwrap());
     assert!(message.len() <= 4 * 1024 && message.ends_with("日…"), "{}", message.len());
-    assert!(result.len() <= 64 * 1024 && result.ends_with("x…"), "{}", result.len());
+    assert_eq!(result, r#"{"omitted":"1048576 bytes of JSON"}"#);
     assert_eq!(long.executor, Some("ü".repeat(255)));
 }

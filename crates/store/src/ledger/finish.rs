@@ -39,6 +39,9 @@ pub struct AttemptEnd {
     /// The lease under which a server decided this end on its own; the end is refused if the run has another owner by now. `None` for an
     /// executor's result, which any node may store.
     pub owner: Option<LeaseToken>,
+    /// Whether a server decided this end in the belief that no executor got the attempt, from a row that was not `running`. The end is refused if
+    /// the row is `running` by now: the run may have left this node and come back meanwhile, after another node sent it.
+    pub is_unsent: bool,
     /// Whether a group of a pump left rows that failed for good, or its last select failed.
     pub is_unfinished: bool,
 }
@@ -57,6 +60,9 @@ pub enum EndOutcome {
     NoSuchRun,
     /// Another lease owns the run by now and decides its end. Nothing was written.
     NotOwner,
+    /// The end of an attempt that was never sent, for a run that is `running` by now ([`AttemptEnd::is_unsent`]). Nothing was written: the
+    /// executors must be asked for the run.
+    UnderWay,
     /// The row cannot be written because of an error in its own data. The run is stored as failed.
     Unwritable,
 }

@@ -133,6 +133,7 @@ pub(super) fn succeeded(run: &Run, result: String) -> AttemptEnd {
         detail: None,
         jitter: 0.0,
         owner: None,
+        is_unsent: false,
         is_unfinished: false,
     }
 }

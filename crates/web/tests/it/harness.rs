@@ -184,6 +184,7 @@ impl Server {
             detail: None,
             jitter: 0.0,
             owner: None,
+            is_unsent: false,
             is_unfinished: false,
         };
         let finisher = Finisher { token: self.engine.token(), ids: &self.ids };

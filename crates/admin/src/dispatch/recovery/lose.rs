@@ -29,6 +29,7 @@ pub(crate) fn lose(d: &mut Decision<'_>, run: RunId, reason: Reason) {
     let detail = ReasonDetail { waited_ms, ..lost_detail(Some(&active.executor_name)) };
     let attempt_end = AttemptEnd {
         executor: Some(executor),
+        is_unsent: false,
         started_at: active.began_at.filter(|_| reason != Reason::NotReceived),
         ..end_of_unsent(&active.ready.run, &active.ready.definition, Outcome::Lost(reason), now, None)
     };

@@ -55,6 +55,7 @@ fn give_up(d: &mut Decision<'_>, run: RunId) {
         executor: Some((active.executor, active.executor_name.clone())),
         started_at: active.began_at,
         detail: Some(Box::new(detail)),
+        is_unsent: false,
         ..end_of_unsent(&active.ready.run, &active.ready.definition, outcome, now, Some(message))
     };
     ends::give_up(d, run, attempt_end);

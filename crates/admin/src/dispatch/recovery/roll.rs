@@ -6,7 +6,7 @@ use rondel_core::{ExecutorId, Reason, RunId};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
-use rondel_store::ledger::RelayedAnswer;
+use rondel_store::ledger::{AttemptEnd, RelayedAnswer};
 
 use crate::dispatch::active::{ActiveRun, Phase};
 use crate::dispatch::decision::Decision;
@@ -141,7 +141,8 @@ pub(crate) fn resolve(d: &mut Decision<'_>) {
             CallOutcome::AtExecutor(executor) => hold_at_executor(d, ready, executor),
             // Every executor has answered that it never had the run: it was not sent, and it is late.
             CallOutcome::NoExecutor(Reason::NotReceived) if ready.is_missed(now) => {
-                ends::submit(d, end_of_missed(&ready, now), CountedRun::of_ready(&ready));
+                let attempt_end = AttemptEnd { is_unsent: false, ..end_of_missed(&ready, now) };
+                ends::submit(d, attempt_end, CountedRun::of_ready(&ready));
             }
             CallOutcome::NoExecutor(reason) => end_lost(d, &ready, reason),
         }
@@ -194,6 +195,9 @@ fn hold_at_executor(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId)
 fn end_lost(d: &mut Decision<'_>, ready: &ReadyRun, reason: Reason) {
     let now = d.now;
     let detail = lost_detail(ready.run.executor.as_deref());
-    let attempt_end = end_of_unsent(&ready.run, &ready.definition, Outcome::Lost(reason), now, None);
+    let attempt_end = AttemptEnd {
+        is_unsent: false,
+        ..end_of_unsent(&ready.run, &ready.definition, Outcome::Lost(reason), now, None)
+    };
     ends::submit(d, with_reason(attempt_end, reason, detail), CountedRun::of_ready(ready));
 }

@@ -80,8 +80,16 @@ pub(crate) fn reopen_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
     d.state.pending_steps.jobs_in_handover.retain(|job| !jobs.contains(job));
 }
 
+/// Leaves out the runs that an executor has, or for which executors are asked. None was when its job was closed, so this node has taken it over
+/// again since.
+fn without_returned(d: &Decision<'_>, mut runs: Vec<RunId>) -> Vec<RunId> {
+    runs.retain(|run| d.state.runs.active(*run).is_none() && d.state.runs.in_roll_call(*run).is_none());
+    runs
+}
+
 /// Forgets runs that belong to another node now.
 pub(crate) fn on_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
+    let runs = without_returned(d, runs);
     for run in &runs {
         turns::leave_gate(d, *run);
         turns::withdraw(d, *run);
@@ -96,6 +104,7 @@ pub(crate) fn on_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
 
 /// Forgets runs that may belong to another node now. Runs that have passed their gates keep their places until their owner is known.
 pub(crate) fn on_maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
+    let runs = without_returned(d, runs);
     for run in &runs {
         let admitted_runs = d.state.gates.make_reserved(*run, &mut d.state.runs);
         turns::queue_starts(d, admitted_runs);

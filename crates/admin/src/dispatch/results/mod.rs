@@ -250,7 +250,7 @@ impl ResultLoop {
                 EndOutcome::Superseded => Count::ResultsSuperseded,
                 EndOutcome::Late => Count::ResultsLate,
                 EndOutcome::NoSuchRun => Count::ResultsUnknown,
-                EndOutcome::NotOwner => Count::StatementsRefused,
+                EndOutcome::NotOwner | EndOutcome::UnderWay => Count::StatementsRefused,
                 EndOutcome::Stored(..) | EndOutcome::Duplicate | EndOutcome::Unwritable => continue,
             };
             self.shared.counters.add(counter, 1);

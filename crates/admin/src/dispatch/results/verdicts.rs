@@ -143,6 +143,9 @@ fn refuse_result(d: &mut Decision<'_>, reporter: &Reporter, result: &IncomingRes
 
 /// Handles an end of an attempt that is durable now.
 pub(crate) fn on_settled(d: &mut Decision<'_>, settled_attempt: &SettledAttempt) {
+    if settled_attempt.end_outcome == EndOutcome::UnderWay {
+        return look_for_executor(d, settled_attempt.run);
+    }
     // An end that this server decided under an earlier lease does not concern an attempt that an executor has under the current lease.
     let is_its_lease =
         |active: &ActiveRun| settled_attempt.owner.is_none_or(|owner| active.ready.token().epoch <= owner.epoch);
@@ -201,6 +204,15 @@ pub(crate) fn on_settled(d: &mut Decision<'_>, settled_attempt: &SettledAttempt)
     flow::offer_freed_places(d);
 }
 
+/// Handles a run that this node took for unsent, and that an executor may have. Unless this node knows of that by now, the run is forgotten, so
+/// that the periodic queries find it and executors are asked for it. Until then it keeps the place that it has at its gate.
+fn look_for_executor(d: &mut Decision<'_>, run: RunId) {
+    if d.state.runs.active(run).is_none() && d.state.runs.in_roll_call(run).is_none() {
+        d.forget([run]);
+        d.step(Step::CheckRows(vec![run]));
+    }
+}
+
 /// Cancels runs: executors are asked to stop the runs that they have, waiting runs end, and [`Step::CancelStray`] ends the runs that are not in
 /// memory.
 pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
@@ -238,7 +250,7 @@ pub(crate) fn drop_queued(d: &mut Decision<'_>, requests: Vec<(RunId, Reason)>) 
             if mutant::on(Mutant::DropInHand) {
                 let ready = &active.ready;
                 let skip_end = end_of_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), d.now, None);
-                ends::give_up(d, run, skip_end);
+                ends::give_up(d, run, AttemptEnd { is_unsent: false, ..skip_end });
             }
             continue;
         }

@@ -4,15 +4,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rondel_core::{ExecutorId, JobId, NamespaceId, NodeId, Reason, RunId, RunStatus, Timestamp};
-use rondel_store::ledger::LimitName;
+use rondel_core::{ExecutorId, JobId, NamespaceId, NodeId, RunId, RunStatus, Timestamp};
+use rondel_store::ledger::{EndOutcome, LimitName};
 use serde_json::{Value, json};
 
 use super::tests::{DEAD, NOTHING, answer, plain, roll_call_run, run, session_of, world_with_executors};
 use super::world::{World, describe, retry_outcome, verdict};
 use super::*;
 use crate::dispatch::ReadyRun;
-use crate::dispatch::event::{Report, RollCallRun};
+use crate::dispatch::event::{Report, RollCallRun, SettledAttempt};
 use crate::dispatch::queue::limits::Limits;
 use crate::dispatch::tests_support::{definition, ready};
 
@@ -172,32 +172,53 @@ fn handed_over_runs_are_forgotten() {
     }
 }
 
-/// While a job is handed over, another node may have marked one of its runs to send it, and this node may take the run back: its own end, decided
-/// without the mark, must not be stored then.
+/// The answer to a handover may come after this node has taken the run over again. Then an executor may have it.
 #[test]
-fn a_run_that_is_being_handed_over_does_not_end_here() {
-    let limited = json!({"concurrency": {"key": "db", "max": 1}, "queue_timeout": "5s"});
-    let due = || run_of_job(1, 1, &limited);
-    let end_request = |second: i64| match second {
-        3 => Event::Cancels(vec![(run(1), "mia".to_owned())]),
-        4 => Event::Drops(vec![(run(1), Reason::Paused)]),
-        _ => Event::Round(Vec::new()),
-    };
-    // A run that is read again after its queue time gets a new one.
-    for (second, ends_at, outcome) in [(3, 3, "Cancelled"), (4, 4, "Skipped(Paused)"), (6, 11, "Skipped(Expired)")] {
-        let mut world = world_beside_others(1);
-        world.arrive([due()]);
-        assert_eq!(world.at(2.0), NOTHING);
-        assert_eq!(handed_over_jobs(&mut world, HOME), Some(([JobId::new(1)].into(), HOME)));
-        world.around.now = Timestamp::from_secs(second);
-        assert_eq!(world.described(end_request(second)), NOTHING, "its owner is not known: {outcome}");
-        assert_eq!(world.around.in_memory.missing_runs([run(1)]), [run(1)], "the periodic queries find it: {outcome}");
-        world.on(Event::HandoverEnded([JobId::new(1)].into()));
-        world.arrive([due()]);
-        assert_eq!(world.described(Event::Wake), NOTHING);
-        world.around.now = Timestamp::from_secs(ends_at);
-        assert_eq!(world.described(end_request(second)), [format!("end of 1/1: {outcome}")], "it stays here");
+fn a_handed_over_run_that_has_come_back_stays() {
+    for is_certain in [true, false] {
+        for is_held in [true, false] {
+            let mut world = world_with_executors(1);
+            world.around.now = Timestamp::from_secs(2);
+            let call = roll_call_run(1);
+            world.around.in_memory.admit(vec![call.ready.run.clone()]);
+            world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
+            if is_held {
+                world.on(Event::FenceAnswered(ExecutorId::new(1), 1, answer(&[(1, 1)])));
+            }
+            let event = if is_certain { Event::HandedOver(vec![run(1)]) } else { Event::MaybeHandedOver(vec![run(1)]) };
+            world.on(event);
+            assert_eq!(world.around.in_memory.missing_runs([run(1)]), [], "{is_certain} {is_held}");
+            assert_eq!(world.state.runs.active(run(1)).is_some(), is_held, "{is_certain}");
+            assert_eq!(world.state.runs.in_roll_call(run(1)).is_some(), !is_held, "{is_certain}");
+        }
     }
+}
+
+/// A run expires here while its job is being handed over. By the time its end reaches the store, another server has sent it, and this server
+/// has taken it over again.
+#[test]
+fn the_end_of_a_run_that_is_under_way_by_now_is_no_end() {
+    let serial = |second| ready(second, &definition(&json!({"queue_timeout": "5s"})));
+    let mut world = world_beside_others(0);
+    world.arrive([serial(1), serial(2)]);
+    assert_eq!(world.at(2.0), NOTHING);
+    world.around.now = Timestamp::from_secs(6);
+    assert_eq!(world.described(Event::Round(Vec::new())), ["end of 1/1: Skipped(NoExecutor)"]);
+    let owner = Some(world.around.token);
+    let settled = || SettledAttempt { run: run(1), attempt: 1, owner, end_outcome: EndOutcome::UnderWay };
+    assert_eq!(world.described(Event::Settled(vec![settled()])), ["look at 1"]);
+    assert_eq!(world.around.in_memory.missing_runs([run(1)]), [run(1)], "the periodic queries find it");
+    world.join(1, 1, Report::default());
+    assert_eq!(world.flush(), NOTHING, "it keeps its place");
+
+    let mut world = world_with_executors(1);
+    world.around.now = Timestamp::from_secs(2);
+    let call = roll_call_run(1);
+    world.around.in_memory.admit(vec![call.ready.run.clone()]);
+    world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
+    assert_eq!(world.described(Event::Settled(vec![settled()])), NOTHING);
+    assert!(world.state.runs.in_roll_call(run(1)).is_some(), "executors are asked for it already");
+    assert_eq!(world.around.in_memory.missing_runs([run(1)]), []);
 }
 
 /// The adoption of other runs may take longer than a handover is remembered.

@@ -58,6 +58,7 @@ impl State {
             Judgement::NoSuchRun => EndOutcome::NoSuchRun,
             Judgement::Duplicate => EndOutcome::Duplicate,
             Judgement::NotOwner => EndOutcome::NotOwner,
+            Judgement::UnderWay => EndOutcome::UnderWay,
             Judgement::Superseded => {
                 // The servers gave this attempt up, so only an executor knows how it ended.
                 if attempt_end.owner.is_none() {

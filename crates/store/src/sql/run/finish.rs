@@ -217,8 +217,7 @@ impl<'f> Batch<'f> {
     fn decide(&mut self, clean_end: &'f CleanEnd<'f>) {
         let end = clean_end.end;
         let Some(locked_run) = self.locked_runs.get_mut(&end.run) else {
-            self.outcomes.push(EndOutcome::NoSuchRun);
-            return;
+            return self.outcomes.push(EndOutcome::NoSuchRun);
         };
         let executor = || match &clean_end.executor {
             Some(name) => (clean_end.executor_id, Some(name.clone())),
@@ -233,6 +232,7 @@ impl<'f> Batch<'f> {
                 self.outcomes.push(EndOutcome::Duplicate);
             }
             Judgement::NotOwner => self.outcomes.push(EndOutcome::NotOwner),
+            Judgement::UnderWay => self.outcomes.push(EndOutcome::UnderWay),
             Judgement::Superseded => {
                 // The servers gave this attempt up, so only an executor knows how it ended.
                 if end.owner.is_none() {
