@@ -31,7 +31,9 @@ impl Count {
     pub(crate) const fn help(self) -> &'static str {
         match self {
             Self::TriggersFenced => "Triggers that executors refused because this node had lost its lease",
-            Self::StatementsRefused => "Statements that the database refused because this node had lost its lease",
+            Self::StatementsRefused => {
+                "Statements that the database refused because another node owns the lease or the run by now, or an executor may have the run"
+            }
             Self::ResultsSuperseded => "Results of attempts that a later one had followed",
             Self::ResultsLate => "Results that came after the verdict unknown",
             Self::ResultsUnknown => "Results of runs that do not exist",

@@ -356,7 +356,7 @@ fn json_within(run: RunId, text: &str, bytes_left: &mut usize) -> Value {
         return json!({"omitted": format!("{} bytes of JSON; read run {run}", text.len())});
     }
     *bytes_left -= text.len();
-    // A text that was cut when it was stored is no longer valid JSON.
+    // Servers of earlier versions cut long texts, which then were no valid JSON.
     serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
 }
 

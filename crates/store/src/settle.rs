@@ -102,7 +102,7 @@ pub(crate) fn judge(row: RunRow, attempt_end: &AttemptEnd) -> Judgement {
     if !row.status.is_terminal() && attempt_end.owner.is_some_and(|owner| owner != row.owner) {
         return Judgement::NotOwner;
     }
-    // The run left this node, was sent by another one, and came back, while the end was on its way.
+    // For example, the run left this node, was sent by another one, and came back, while the end was on its way.
     if attempt_end.is_unsent && row.status == RunStatus::Running && !mutant::on(Mutant::StaleUnsentEnd) {
         return Judgement::UnderWay;
     }
@@ -292,13 +292,14 @@ impl<'f> CleanEnd<'f> {
     }
 }
 
-/// The result without NUL. A result that is too long is replaced by a note, because its beginning alone would be no JSON. Executors send none: the
-/// run fails there. Only an SDK of an earlier version does.
+/// The result without NUL. A result that is too long is replaced by a note, because its beginning alone would be no JSON. Executors fail runs with
+/// such results, but masks can lengthen a result, and an SDK of an earlier version sends longer ones.
 fn clean_result(text: &str) -> Cow<'_, str> {
+    let text = without_nul(text);
     if text.len() > RESULT_LEN_MAX {
         return Cow::Owned(format!(r#"{{"omitted":"{} bytes of JSON"}}"#, text.len()));
     }
-    without_nul(text)
+    text
 }
 
 /// The text without NUL, which PostgreSQL refuses, cut to `len_max` bytes. A text that was cut ends with a mark.

@@ -228,7 +228,7 @@ fn update_lease(d: &mut Decision<'_>, row: &RunCheck) {
     }
     let active = d.state.runs.active_mut(row.id).filter(|active| active.ready.run.attempt == row.attempt);
     if let Some(active) = active {
-        active.ready.run.node_epoch = row.owner.epoch;
+        (active.ready.run.node_epoch, active.ready.run.status) = (row.owner.epoch, row.status);
         if !row.has_recorded_start {
             active.clear_noted();
         }

@@ -97,7 +97,7 @@ fn skip_if_in_hand(d: &mut Decision<'_>, entry: RollCallRun) -> Option<RollCallR
             Some(entry)
         }
         Some(active) => {
-            active.ready.run.node_epoch = run.node_epoch;
+            (active.ready.run.node_epoch, active.ready.run.status) = (run.node_epoch, run.status);
             if run.started_at.is_none() {
                 // The store has refused the note that the run is running, because it was made under the previous lease.
                 active.clear_noted();

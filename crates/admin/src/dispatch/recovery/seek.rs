@@ -80,10 +80,12 @@ pub(crate) fn reopen_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
     d.state.pending_steps.jobs_in_handover.retain(|job| !jobs.contains(job));
 }
 
-/// Leaves out the runs that an executor has, or for which executors are asked. None was when its job was closed, so this node has taken it over
-/// again since.
+/// Leaves out the runs that an executor has, or for which executors are asked. None of them was when it was read for the handover, so this node
+/// has taken it over again since.
 fn without_returned(d: &Decision<'_>, mut runs: Vec<RunId>) -> Vec<RunId> {
-    runs.retain(|run| d.state.runs.active(*run).is_none() && d.state.runs.in_roll_call(*run).is_none());
+    let is_under_way = |run| d.state.runs.active(run).is_some() || d.state.runs.in_roll_call(run).is_some();
+    // If another attempt waits here, that is the attempt that was handed over.
+    runs.retain(|run| !is_under_way(*run) || d.state.runs.ready(*run).is_some());
     runs
 }
 

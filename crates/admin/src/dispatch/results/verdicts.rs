@@ -144,7 +144,7 @@ fn refuse_result(d: &mut Decision<'_>, reporter: &Reporter, result: &IncomingRes
 /// Handles an end of an attempt that is durable now.
 pub(crate) fn on_settled(d: &mut Decision<'_>, settled_attempt: &SettledAttempt) {
     if settled_attempt.end_outcome == EndOutcome::UnderWay {
-        return look_for_executor(d, settled_attempt.run);
+        return look_for_executor(d, settled_attempt);
     }
     // An end that this server decided under an earlier lease does not concern an attempt that an executor has under the current lease.
     let is_its_lease =
@@ -204,11 +204,12 @@ pub(crate) fn on_settled(d: &mut Decision<'_>, settled_attempt: &SettledAttempt)
     flow::offer_freed_places(d);
 }
 
-/// Handles a run that this node took for unsent, and that an executor may have. Unless this node knows of that by now, the run is forgotten, so
-/// that the periodic queries find it and executors are asked for it. Until then it keeps the place that it has at its gate.
-fn look_for_executor(d: &mut Decision<'_>, run: RunId) {
-    if d.state.runs.active(run).is_none() && d.state.runs.in_roll_call(run).is_none() {
-        d.forget([run]);
+/// Handles a run that this node took for unsent when it ended the run, and that an executor may have. If the run is in none of the dispatcher's
+/// tables, it is forgotten, so that the periodic queries find it and executors are asked for it. A place that it has at its gate is kept until then.
+fn look_for_executor(d: &mut Decision<'_>, settled_attempt: &SettledAttempt) {
+    let (run, runs) = (settled_attempt.run, &d.state.runs);
+    if runs.ready(run).is_none() && runs.active(run).is_none() && runs.in_roll_call(run).is_none() {
+        d.forget_under_lease(settled_attempt.owner.map(|owner| (run, owner)));
         d.step(Step::CheckRows(vec![run]));
     }
 }

@@ -219,6 +219,27 @@ fn the_end_of_a_run_that_is_under_way_by_now_is_no_end() {
     assert_eq!(world.described(Event::Settled(vec![settled()])), NOTHING);
     assert!(world.state.runs.in_roll_call(run(1)).is_some(), "executors are asked for it already");
     assert_eq!(world.around.in_memory.missing_runs([run(1)]), []);
+
+    let mut world = world_beside_others(0);
+    world.arrive([plain(1)]);
+    assert_eq!(world.at(1.0), NOTHING);
+    assert_eq!(world.described(Event::Settled(vec![settled()])), NOTHING);
+    assert_eq!(world.around.in_memory.missing_runs([run(1)]), [], "it has been found, and waits here again");
+}
+
+/// An executor hands back a run that this server has taken over from its own earlier lease: its row says `running`, and that is what the end of
+/// the run is decided from.
+#[test]
+fn the_end_of_an_own_run_that_was_taken_over_does_not_count_as_decided_without_its_executor() {
+    let mut world = world_with_executors(1);
+    world.arrive([plain(1)]);
+    assert_eq!(world.at(1.0), ["sent to 1: 1"]);
+    world.around.token.epoch += 1;
+    let mut call = roll_call_run(1);
+    (call.ready.run.node_epoch, call.ready.run.status) = (world.around.token.epoch, RunStatus::Running);
+    world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
+    let status = world.state.runs.active(run(1)).map(|active| active.ready.run.status);
+    assert_eq!(status, Some(RunStatus::Running));
 }
 
 /// The adoption of other runs may take longer than a handover is remembered.
