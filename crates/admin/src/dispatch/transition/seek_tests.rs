@@ -227,8 +227,8 @@ fn the_end_of_a_run_that_is_under_way_by_now_is_no_end() {
     assert_eq!(world.around.in_memory.missing_runs([run(1)]), [], "it has been found, and waits here again");
 }
 
-/// An executor hands back a run that this server has taken over from its own earlier lease: its row says `running`, and that is what the end of
-/// the run is decided from.
+/// An executor may hand back a run that this server has taken over from its own earlier lease. The row of such a run is `running`, so the end of
+/// the run must not count as decided from a row of another status.
 #[test]
 fn the_end_of_an_own_run_that_was_taken_over_does_not_count_as_decided_without_its_executor() {
     let mut world = world_with_executors(1);
