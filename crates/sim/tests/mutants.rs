@@ -25,7 +25,7 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("late_result_overwrites", 13, "I6 durable"),
     ("lost_verdict_is_final", 873, "I6 durable"),
     ("any_attempt_ends", 105, "I6 durable"),
-    ("stale_unsent_end", 163725001, "I6 durable"),
+    ("stale_unsent_end", 163725001, "I6 verdicts are final"),
     ("retry_keeps_attempt", 1, "I6 durable"),
     ("no_followers", 3, "I7 liveness"),
     ("no_shard_count", 1, "I7 liveness"),
