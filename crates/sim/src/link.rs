@@ -89,8 +89,8 @@ pub(crate) struct HeldRun {
     pub(crate) fenced_epoch: Option<i64>,
     /// The id of the [`Link`] on which it arrived.
     link_id: u64,
-    /// When its handler began.
-    pub(crate) started_at: OnceLock<Timestamp>,
+    /// When its handler began, by the database's clock and by a clock without steps.
+    pub(crate) started_at: OnceLock<(Timestamp, tokio::time::Instant)>,
     first_stop_cause: Mutex<Option<StopCause>>,
     pub(crate) stop_token: CancellationToken,
     log: Arc<NoLog>,
@@ -142,7 +142,12 @@ impl TableRun for RunHandle {
     }
 
     fn started_at_ms(&self) -> Option<i64> {
-        self.started_at.get().copied().map(Timestamp::as_millis)
+        self.started_at.get().map(|(started_at, _)| started_at.as_millis())
+    }
+
+    fn running_ms(&self) -> i64 {
+        let running_for = self.started_at.get().map(|(_, started_at)| started_at.elapsed());
+        running_for.map_or(0, |length| i64::try_from(length.as_millis()).unwrap_or(i64::MAX).max(1))
     }
 
     fn started_after_ms(&self) -> i64 {

@@ -152,7 +152,7 @@ impl AttemptEntry {
 
     fn run_ref(&self) -> RunRef {
         let (run_id, attempt) = (self.row.run.get(), self.row.attempt);
-        RunRef { run_id, attempt, started_at_ms: self.started_at_ms, not_begun: false }
+        RunRef { run_id, attempt, started_at_ms: self.started_at_ms, ..RunRef::default() }
     }
 }
 

@@ -22,8 +22,26 @@ const QUEUED_AFTER: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StartReport {
     NotStarted,
-    /// At this instant, if the executor reports one.
-    Started(Option<Timestamp>),
+    Started(StartTimes),
+}
+
+/// When a handler began, as far as its executor reports it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StartTimes {
+    /// By the server's clock as the executor knew it then.
+    pub(crate) at: Option<Timestamp>,
+    /// By this server's boot-time clock, in microseconds. It stays right if the database's clock has stepped since the start.
+    pub(crate) boot_micros: Option<i64>,
+}
+
+impl StartTimes {
+    fn of(run: &v1::RunRef, now: Timestamp, now_boot_micros: i64) -> Self {
+        let is_known = run.running_ms > 0;
+        Self {
+            at: reported_instant(run.started_at_ms, now),
+            boot_micros: is_known.then(|| now_boot_micros.saturating_sub(run.running_ms.saturating_mul(1_000))),
+        }
+    }
 }
 
 /// An executor's report of which of its runs have begun.
@@ -31,17 +49,18 @@ pub(crate) enum StartReport {
 pub(crate) struct StartReports(HashMap<(RunId, i32), StartReport>);
 
 impl StartReports {
-    pub(crate) fn of(held_runs: &[v1::RunRef], now: Timestamp) -> Self {
+    /// The reports of a message that arrived now, by the database's clock and by the boot-time clock in microseconds.
+    pub(crate) fn of(held_runs: &[v1::RunRef], (now, now_boot_micros): (Timestamp, i64)) -> Self {
         let report = |run: &v1::RunRef| match run.not_begun {
             true => StartReport::NotStarted,
-            false => StartReport::Started(reported_instant(run.started_at_ms, now)),
+            false => StartReport::Started(StartTimes::of(run, now, now_boot_micros)),
         };
         Self(held_runs.iter().map(|run| ((RunId::new(run.run_id), run.attempt), report(run))).collect())
     }
 
     /// A run without a report counts as begun, which is the safe assumption.
     pub(crate) fn get(&self, run: RunId, attempt: i32) -> StartReport {
-        self.0.get(&(run, attempt)).copied().unwrap_or(StartReport::Started(None))
+        self.0.get(&(run, attempt)).copied().unwrap_or(StartReport::Started(StartTimes::default()))
     }
 }
 

@@ -164,7 +164,7 @@ pub(super) async fn check(
         hello_number: hello.hello_number,
     };
     let attempt_keys = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
-    let starts = StartReports::of(&hello.held, now);
+    let starts = StartReports::of(&hello.held, (now, shared.clock.boot_micros()));
     let (held_runs, finished_runs, hello_number) =
         (attempt_keys(hello.held), attempt_keys(hello.finished), hello.hello_number);
     let report = Report { held_runs, finished_runs, starts, predecessor, lineage: lineage.into() };

@@ -299,7 +299,8 @@ impl Session {
             }
             Body::FenceReply(reply) => {
                 self.shared.registry.record_heard(id, now, None);
-                self.notify(Event::FenceAnswered(id, self.handle.number, fence_answer(reply, now))).await;
+                let answer = fence_answer(reply, (now, self.shared.clock.boot_micros()));
+                self.notify(Event::FenceAnswered(id, self.handle.number, answer)).await;
             }
             Body::PumpReports(reports) => {
                 self.shared.registry.record_heard(id, now, None);
@@ -475,10 +476,10 @@ fn parse_reply(reply: &v1::Reply, now: Timestamp) -> Option<(RunId, i32, Reply)>
     Some((RunId::new(reply.run_id), reply.attempt, parsed_reply))
 }
 
-fn fence_answer(reply: v1::FenceReply, now: Timestamp) -> FenceAnswer {
+fn fence_answer(reply: v1::FenceReply, clocks: (Timestamp, i64)) -> FenceAnswer {
     let attempt_keys = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
     let lease = LeaseToken { node: NodeId::new(reply.node_id), epoch: reply.node_epoch };
-    let starts = StartReports::of(&reply.held, now);
+    let starts = StartReports::of(&reply.held, clocks);
     FenceAnswer { lease, held_runs: attempt_keys(reply.held), finished_runs: attempt_keys(reply.finished), starts }
 }
 

@@ -53,6 +53,10 @@ impl TableRun for HeldRun {
         self.0.started_at().map(Timestamp::as_millis)
     }
 
+    fn running_ms(&self) -> i64 {
+        self.0.running_for().map_or(0, |length| millis(length).max(1))
+    }
+
     fn started_after_ms(&self) -> i64 {
         millis(self.0.start_delay())
     }

@@ -408,7 +408,7 @@ fn fit_hello(hello: Hello) -> Hello {
     if rondel_proto::encoded_len(&hello) + HELLO_OVERHEAD > rondel_proto::MESSAGE_BYTES_MAX {
         // A run without these fields counts as begun, which is the safe assumption.
         for run in &mut hello.held {
-            (run.not_begun, run.started_at_ms) = (false, 0);
+            (run.not_begun, run.started_at_ms, run.running_ms) = (false, 0, 0);
         }
     }
     hello
@@ -424,9 +424,10 @@ mod tests {
     /// The hello of an executor that has the maximum of everything.
     #[test]
     fn the_largest_hello_fits_into_one_message() {
-        let largest = v1::RunRef { run_id: i64::MAX, attempt: 1_000, not_begun: true, started_at_ms: i64::MAX };
+        let (run_id, started_at_ms, running_ms) = (i64::MAX, i64::MAX, i64::MAX);
+        let largest = v1::RunRef { run_id, attempt: 1_000, not_begun: true, started_at_ms, running_ms };
         let refs = vec![largest; crate::table::INVENTORY_MAX / 2];
-        let finished = vec![v1::RunRef { not_begun: false, started_at_ms: 0, ..largest }; refs.len()];
+        let finished = vec![v1::RunRef { not_begun: false, started_at_ms: 0, running_ms: 0, ..largest }; refs.len()];
         let job = || v1::DeclaredJob { spec_json: "x".repeat(1024 * 1024 / 1_000) };
         let info = |n: usize| v1::HandlerInfo { name: format!("h{n}"), params_schema: "x".repeat(64 * 1024) };
         let hello = Hello {

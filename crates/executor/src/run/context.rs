@@ -296,6 +296,11 @@ impl RunContext {
         self.inner.start_times.get().map(|(_, started_at)| *started_at)
     }
 
+    /// How long the handler has been running; `None` before it begins.
+    pub(crate) fn running_for(&self) -> Option<Duration> {
+        self.inner.start_times.get().map(|(started_at, _)| started_at.elapsed())
+    }
+
     /// The delay between the trigger's arrival and the handler's start; zero before the start.
     pub(crate) fn start_delay(&self) -> Duration {
         let arrived_at = self.inner.arrived_at;

@@ -320,7 +320,8 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         let held = |run: &R| {
             let started_at_ms = run.started_at_ms();
             let not_begun = started_at_ms.is_none();
-            RunRef { not_begun, started_at_ms: started_at_ms.unwrap_or_default(), ..to_run_ref(run.key()) }
+            let (started_at_ms, running_ms) = (started_at_ms.unwrap_or_default(), run.running_ms());
+            RunRef { not_begun, started_at_ms, running_ms, ..to_run_ref(run.key()) }
         };
         let is_listed = |run: &&R| !mutant::on(Mutant::AheadIsNotListed) || !self.runs.is_ahead(run.key());
         (self.runs.iter().filter(is_listed).map(held).collect(), self.outbox.unacked_keys().map(to_run_ref).collect())

@@ -25,6 +25,8 @@ pub trait TableRun: Clone {
     fn log(&self) -> &Arc<Self::Log>;
     /// When the handler began, in milliseconds by the server's clock; `None` before.
     fn started_at_ms(&self) -> Option<i64>;
+    /// For how many milliseconds the handler has been running, at least 1; 0 before it begins.
+    fn running_ms(&self) -> i64;
     /// How many milliseconds after the arrival of the trigger the handler began; 0 before.
     fn started_after_ms(&self) -> i64;
     /// Whether the run was asked to stop, or its timeout has passed.

@@ -66,6 +66,10 @@ impl TableRun for TestRun {
         self.2.load(Ordering::Relaxed).then_some(70)
     }
 
+    fn running_ms(&self) -> i64 {
+        i64::from(self.2.load(Ordering::Relaxed)) * 30
+    }
+
     fn started_after_ms(&self) -> i64 {
         0
     }
@@ -460,15 +464,15 @@ fn every_server_hears_which_runs_have_begun() {
     let (mut table, first) = table(false);
     let second = TestLink::open(&mut table, 2);
     let startable = table.offer(&first, triggers(3, &[1, 2]), &TestIntake, start());
-    let refs = |table: &RunTable<TestRun, TestLink>| -> Vec<(i64, bool, i64)> {
-        table.inventory().0.iter().map(|run| (run.run_id, run.not_begun, run.started_at_ms)).collect()
+    let refs = |table: &RunTable<TestRun, TestLink>| -> Vec<(i64, bool, i64, i64)> {
+        table.inventory().0.iter().map(|run| (run.run_id, run.not_begun, run.started_at_ms, run.running_ms)).collect()
     };
-    assert_eq!(refs(&table), [(1, true, 0), (2, true, 0)], "a slot is no start");
+    assert_eq!(refs(&table), [(1, true, 0, 0), (2, true, 0, 0)], "a slot is no start");
     first.take();
     table.announce_started(start() + after, after);
     assert!(first.take().is_empty());
     begin(&startable);
-    assert_eq!(refs(&table), [(1, false, 70), (2, true, 0)]);
+    assert_eq!(refs(&table), [(1, false, 70, 30), (2, true, 0, 0)]);
     table.announce_started(start() + after * 2, after);
     assert_eq!((first.take(), second.take()), (vec!["Started 1".to_owned()], vec!["Started 1".to_owned()]));
     table.announce_started(start() + after * 3, after);

@@ -81,7 +81,7 @@ impl Executor {
     fn note_start(&self, run: &RunHandle) -> usize {
         let (trigger, origin) = (&run.trigger, run.origin);
         let world = self.world();
-        run.started_at.get_or_init(|| world.now());
+        run.started_at.get_or_init(|| (world.now(), tokio::time::Instant::now()));
         world.record("begins", trigger.run_id, || {
             format!(
                 "attempt {} of {} on {} (node {} epoch {})",

@@ -17,7 +17,7 @@ use crate::dispatch::queue::turns;
 use crate::dispatch::ready::{ReadyRun, end_of_unsent, lost_detail};
 use crate::dispatch::recovery::rollcall::CallOutcome;
 use crate::dispatch::recovery::{fences, look};
-use crate::dispatch::starts::StartReport;
+use crate::dispatch::starts::{StartReport, StartTimes};
 use crate::dispatch::state::State;
 use crate::dispatch::step::Step;
 use crate::dispatch::waits::{end_of_missed, with_reason};
@@ -173,16 +173,18 @@ fn hold_at_executor(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId)
     d.state.gates.open_place_at(&ready, executor);
     remember_ungated_job(d, &ready);
     let report = d.state.executors.get(executor).map(|online| online.start_report(&ready.run));
-    let (noted_at, report) = (ready.run.started_at, report.unwrap_or(StartReport::Started(None)));
+    let (noted_at, report) = (ready.run.started_at, report.unwrap_or(StartReport::Started(StartTimes::default())));
     let phase = if noted_at.is_some() { Phase::Noted } else { Phase::Sent };
     let row_names_executor = ready.run.executor_id.is_some();
     let mut active = ActiveRun { row_names_executor, ..ActiveRun::new(ready, executor, name, now, phase) };
-    let reported_at = if let StartReport::Started(began_at) = report { began_at } else { None };
-    if let Some(began_at) = noted_at.or(reported_at) {
+    let start = if let StartReport::Started(start) = report { Some(start) } else { None };
+    if let Some(began_at) = noted_at.or(start.and_then(|start| start.at)) {
         active.record_start(began_at, now);
+        // The database's clock may have stepped since the start.
+        let boot_micros = start.and_then(|start| start.boot_micros);
         let began_at = active.began_at.unwrap_or(began_at);
-        d.state.deadlines.record_start(&active.ready, d.facts.boot_micros_at(began_at));
-    } else if report == StartReport::Started(None) {
+        d.state.deadlines.record_start(&active.ready, boot_micros.unwrap_or_else(|| d.facts.boot_micros_at(began_at)));
+    } else if start.is_some() {
         // The instant of the start is not known, so the due instant is recorded. No deadline counts from it.
         active.record_start(active.ready.run.due_at, now);
     }

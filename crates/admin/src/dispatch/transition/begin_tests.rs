@@ -7,12 +7,15 @@ use rondel_core::words::Lang;
 use rondel_core::{ExecutorId, RunStatus, Timestamp};
 use rondel_proto::v1::RefusedWhy;
 use rondel_store::ledger::{RunAtExecutor, RunCheck, WaitPlace};
+use serde_json::json;
 
 use super::tests::{DEAD, NOTHING, answer, plain, roll_call_run, run, session_of, world_with_executors};
 use super::world::World;
 use super::*;
+use crate::dispatch::ReadyRun;
 use crate::dispatch::event::{FenceAnswer, Reply, Report, Responder};
 use crate::dispatch::starts::{Start, StartReports};
+use crate::dispatch::tests_support::definition;
 
 /// The notes that a round at this time stores about runs at executors.
 fn noted_waits(world: &mut World, seconds: f64) -> Vec<String> {
@@ -140,7 +143,7 @@ fn a_hello_reports_which_runs_have_begun() {
     world.around.now = Timestamp::from_secs(5);
     let report = Report {
         held_runs: [1, 2, 3].map(|second| (run(second), 1)).into(),
-        starts: StartReports::of(&refs, world.around.now),
+        starts: StartReports::of(&refs, world.around.clocks()),
         ..Report::default()
     };
     assert_eq!(world.join(1, 2, report), NOTHING);
@@ -164,12 +167,32 @@ fn an_adopted_run_that_has_not_begun_is_not_running() {
         let call = roll_call_run(1);
         world.around.in_memory.admit(vec![call.ready.run.clone()]);
         world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
-        let answer = FenceAnswer { starts: StartReports::of(&[held], world.around.now), ..answer(&[(1, 1)]) };
+        let answer = FenceAnswer { starts: StartReports::of(&[held], world.around.clocks()), ..answer(&[(1, 1)]) };
         world.on(Event::FenceAnswered(ExecutorId::new(1), 1, answer));
         assert_eq!(noted_waits(&mut world, 10.0), expected);
         let is_queued = held.not_begun;
         let handed_back = world.reply(1, 1, 1, Reply::Refused(RefusedWhy::Full, None));
         let is_named = is_queued || !expected.is_empty();
         assert_eq!(handed_back, if is_named { vec!["unmark 1"] } else { vec![] });
+    }
+}
+
+/// The database's clock has stepped ahead since a run began, and another server takes the run over: the run's timeout counts from how long the
+/// executor has been running it, not from the instant of its start by that clock.
+#[test]
+fn the_timeout_of_an_adopted_run_counts_from_how_long_it_has_been_running() {
+    let held = v1::RunRef { run_id: 1_000, attempt: 1, started_at_ms: 1_000, ..v1::RunRef::default() };
+    for (running_ms, expected) in [(0, vec!["end of 1/1: TimedOut"]), (500, NOTHING.to_vec())] {
+        let mut world = world_with_executors(1);
+        world.around.now = Timestamp::from_secs(1_000);
+        let mut call = roll_call_run(1);
+        let definition = definition(&json!({"timeout": "30s"}));
+        call.ready = ReadyRun { definition, ..call.ready };
+        world.around.in_memory.admit(vec![call.ready.run.clone()]);
+        world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
+        let held = v1::RunRef { running_ms, ..held };
+        let answer = FenceAnswer { starts: StartReports::of(&[held], world.around.clocks()), ..answer(&[(1, 1)]) };
+        world.on(Event::FenceAnswered(ExecutorId::new(1), 1, answer));
+        assert_eq!(world.described(Event::Round(Vec::new())), expected, "{running_ms}");
     }
 }

@@ -39,6 +39,11 @@ pub(super) struct Around {
 }
 
 impl Around {
+    /// The present, by the database's clock and by the boot-time clock in microseconds.
+    pub(super) fn clocks(&self) -> (Timestamp, i64) {
+        (self.now, self.facts().boot_micros)
+    }
+
     fn facts(&self) -> Facts<'_> {
         Facts {
             now: self.now,
