@@ -8,7 +8,7 @@ use rondel_core::outcome::Outcome;
 
 use crate::dispatch::ready::ReadyRun;
 
-/// The deadlines of runs whose handlers have begun, by the boot-time clock: a step of the database's clock does not move them.
+/// The deadlines of runs whose handlers have begun, by the boot-time clock: once recorded, a step of the database's clock does not move them.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines(BTreeMap<RunId, AttemptDeadline>);
 

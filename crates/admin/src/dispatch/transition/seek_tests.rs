@@ -42,6 +42,14 @@ fn world_beside_others(count: i64) -> World {
     world
 }
 
+/// At second 2, this server takes over run 1, which a dead server may have sent to executor 1.
+fn call_roll(world: &mut World) {
+    world.around.now = Timestamp::from_secs(2);
+    let call = roll_call_run(1);
+    world.around.in_memory.admit(vec![call.ready.run.clone()]);
+    world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
+}
+
 /// The runs for which a round at this time seeks executors at other servers.
 fn sought_runs(world: &mut World, seconds: f64) -> Vec<RunId> {
     world.around.now = Timestamp::EPOCH + Duration::from_secs_f64(seconds);
@@ -178,10 +186,7 @@ fn a_handed_over_run_that_has_come_back_stays() {
     for is_certain in [true, false] {
         for is_held in [true, false] {
             let mut world = world_with_executors(1);
-            world.around.now = Timestamp::from_secs(2);
-            let call = roll_call_run(1);
-            world.around.in_memory.admit(vec![call.ready.run.clone()]);
-            world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
+            call_roll(&mut world);
             if is_held {
                 world.on(Event::FenceAnswered(ExecutorId::new(1), 1, answer(&[(1, 1)])));
             }
@@ -212,10 +217,7 @@ fn the_end_of_a_run_that_is_under_way_by_now_is_no_end() {
     assert_eq!(world.flush(), NOTHING, "it keeps its place");
 
     let mut world = world_with_executors(1);
-    world.around.now = Timestamp::from_secs(2);
-    let call = roll_call_run(1);
-    world.around.in_memory.admit(vec![call.ready.run.clone()]);
-    world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
+    call_roll(&mut world);
     assert_eq!(world.described(Event::Settled(vec![settled()])), NOTHING);
     assert!(world.state.runs.in_roll_call(run(1)).is_some(), "executors are asked for it already");
     assert_eq!(world.around.in_memory.missing_runs([run(1)]), []);
@@ -399,9 +401,7 @@ fn the_answers_of_executors_that_are_elsewhere_are_asked_of_other_servers() {
         let mut world = world_beside_others(0);
         world.around.now = Timestamp::from_secs(2);
         if is_called {
-            let call = roll_call_run(1);
-            world.around.in_memory.admit(vec![call.ready.run.clone()]);
-            world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
+            call_roll(&mut world);
         }
         (world.around.settings.is_single_server, world.around.lease_holds) = (is_single_server, lease_holds);
         world.around.now = Timestamp::from_secs(4);
@@ -417,10 +417,7 @@ fn the_answers_of_executors_that_are_elsewhere_are_asked_of_other_servers() {
 fn a_run_that_an_executor_hands_back_ends_its_attempt() {
     for is_held in [false, true] {
         let mut world = world_with_executors(1);
-        world.around.now = Timestamp::from_secs(2);
-        let call = roll_call_run(1);
-        world.around.in_memory.admit(vec![call.ready.run.clone()]);
-        world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
+        call_roll(&mut world);
         if is_held {
             world.on(Event::FenceAnswered(ExecutorId::new(1), 1, answer(&[(1, 1)])));
         }
