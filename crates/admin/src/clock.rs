@@ -86,8 +86,7 @@ impl Clock {
     }
 
     /// Converts an instant of the database's clock to the boot-time clock.
-    #[must_use]
-    pub fn boot_micros_at(&self, at: Timestamp) -> i64 {
+    fn boot_micros_at(&self, at: Timestamp) -> i64 {
         at.as_millis().saturating_mul(1_000).saturating_sub(self.offset_micros.load(Ordering::Relaxed))
     }
 

@@ -22,8 +22,6 @@ pub(crate) struct Facts<'a> {
     pub(crate) fires_ahead_after: Timestamp,
     /// The boot-time clock now, in microseconds.
     pub(crate) boot_micros: i64,
-    /// The boot-time clock at the epoch of the database's clock, in microseconds; usually far below zero.
-    pub(crate) boot_micros_at_epoch: i64,
     /// How long this process has run, by the monotonic clock.
     pub(crate) uptime: Duration,
     /// Whether rows may show executors as silent for longer than they were. True if, within the last `lost_after`, the database's clock may
@@ -64,13 +62,6 @@ pub(crate) struct Settings {
     pub(crate) seek_jobs: usize,
     /// How long before a run's instant its trigger may be sent.
     pub(crate) send_ahead: Duration,
-}
-
-impl Facts<'_> {
-    /// Converts an instant of the database's clock to the boot-time clock, in microseconds.
-    pub(crate) const fn boot_micros_at(&self, at: Timestamp) -> i64 {
-        at.as_millis().saturating_mul(1_000).saturating_add(self.boot_micros_at_epoch)
-    }
 }
 
 #[derive(Debug)]

@@ -308,7 +308,6 @@ fn facts<'a>(shared: &'a Shared, settings: &'a Settings, started_at: Instant, no
         now,
         fires_ahead_after: shared.fires_ahead_after(),
         boot_micros: shared.clock.boot_micros(),
-        boot_micros_at_epoch: shared.clock.boot_micros_at(Timestamp::EPOCH),
         uptime: started_at.elapsed(),
         rows_may_be_old: rows_may_be_old(settings.lost_after),
         rows_may_be_old_in_silence: rows_may_be_old(settings.continue_max),

@@ -97,10 +97,7 @@ fn record_starts(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
         let Some(active) = d.state.runs.active_mut(run) else { continue };
         let StartReport::Started(start) = report.starts.get(run, active.ready.run.attempt) else { continue };
         active.record_start(start.at.unwrap_or(active.sent_or_chosen_at), now);
-        let began_at = start.at.and(active.began_at).map(|began_at| d.facts.boot_micros_at(began_at));
-        if let Some(boot_micros) = start.boot_micros.or(began_at) {
-            d.state.deadlines.record_start(&active.ready, boot_micros);
-        }
+        d.state.deadlines.record_reported_start(&active.ready, start, d.facts.boot_micros);
     }
 }
 

@@ -7,8 +7,9 @@ use rondel_core::RunId;
 use rondel_core::outcome::Outcome;
 
 use crate::dispatch::ready::ReadyRun;
+use crate::dispatch::starts::StartTimes;
 
-/// The deadlines of runs whose handlers have begun, by the boot-time clock: once recorded, a step of the database's clock does not move them.
+/// The deadlines of runs whose handlers have begun, by the boot-time clock: no step of the database's clock moves them.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines(BTreeMap<RunId, AttemptDeadline>);
 
@@ -17,6 +18,8 @@ struct AttemptDeadline {
     attempt: i32,
     /// The deadline, by the boot-time clock in microseconds.
     at_micros: i64,
+    /// Whether it counts from the arrival of a report that did not tell how long the handler had been running.
+    is_assumed: bool,
     /// Whether the executor was asked to stop the handler because of the deadline.
     is_asked: bool,
 }
@@ -31,16 +34,32 @@ pub(super) enum OverdueAction {
 }
 
 impl Deadlines {
-    /// Records that the handler of this attempt began at this instant, in microseconds of the boot-time clock. The first record of an attempt
-    /// counts, and replaces that of an earlier attempt. Does nothing if the job has no timeout.
+    /// Records that the handler of this attempt began at this instant, in microseconds of the boot-time clock. The first such record of an
+    /// attempt counts, and replaces that of an earlier attempt. Does nothing if the job has no timeout.
     pub(crate) fn record_start(&mut self, ready: &ReadyRun, start_micros: i64) {
-        if let Some(timeout) = ready.definition.job.timeout {
-            let (attempt, at_micros) = (ready.run.attempt, later_by(start_micros, timeout));
-            let new_deadline = AttemptDeadline { attempt, at_micros, is_asked: false };
-            let deadline = self.0.entry(ready.run.id).or_insert(new_deadline);
-            if deadline.attempt < attempt {
-                *deadline = new_deadline;
-            }
+        self.record(ready, start_micros, false);
+    }
+
+    /// Records that the handler of this attempt has begun by a report that arrived now, by the boot-time clock. If the report does not tell how
+    /// long the handler has been running, the timeout counts from now until another report tells it: the database's clock, by which the
+    /// instant of the start is known, may have stepped since then. Without any instant the handler may not have begun, and nothing is recorded.
+    pub(crate) fn record_reported_start(&mut self, ready: &ReadyRun, start: StartTimes, now_micros: i64) {
+        if let Some(start_micros) = start.boot_micros {
+            self.record(ready, start_micros, false);
+        } else if start.at.is_some() {
+            self.record(ready, now_micros, true);
+        }
+    }
+
+    fn record(&mut self, ready: &ReadyRun, start_micros: i64, is_assumed: bool) {
+        let Some(timeout) = ready.definition.job.timeout else { return };
+        let (attempt, at_micros) = (ready.run.attempt, later_by(start_micros, timeout));
+        let new_deadline = AttemptDeadline { attempt, at_micros, is_assumed, is_asked: false };
+        let deadline = self.0.entry(ready.run.id).or_insert(new_deadline);
+        if deadline.attempt < attempt {
+            *deadline = new_deadline;
+        } else if deadline.attempt == attempt && deadline.is_assumed && !is_assumed {
+            *deadline = AttemptDeadline { is_asked: deadline.is_asked, ..new_deadline };
         }
     }
 
@@ -81,6 +100,7 @@ fn later_by(micros: i64, length: Duration) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use rondel_core::Timestamp;
     use serde_json::json;
 
     use super::*;
@@ -103,6 +123,33 @@ mod tests {
         assert_eq!(deadlines.due_actions(at(249), PATIENCE), []);
         assert_eq!(deadlines.due_actions(at(250), PATIENCE), [(first.run.id, 2, OverdueAction::Ask)]);
         assert_eq!(deadlines.judge(first.run.id, Outcome::Cancelled), Outcome::Cancelled);
+    }
+
+    #[test]
+    fn a_measured_start_replaces_an_assumed_one() {
+        let at = |second: i64| second * 1_000_000;
+        let ready = ready(1, &definition(&json!({"timeout": "30s"})));
+        let assumed = StartTimes { at: Some(Timestamp::from_secs(1)), boot_micros: None };
+        let measured = |second| StartTimes { boot_micros: Some(at(second)), ..assumed };
+        let asked_at = |starts: &[StartTimes], is_asked: bool| {
+            let mut deadlines = Deadlines::default();
+            for (start, arrival) in starts.iter().zip([100, 110, 120]) {
+                deadlines.record_reported_start(&ready, *start, at(arrival));
+                if is_asked {
+                    deadlines.record_asked(ready.run.id);
+                }
+            }
+            let outcome = deadlines.judge(ready.run.id, Outcome::Cancelled);
+            assert_eq!(outcome == Outcome::TimedOut, is_asked && !deadlines.0.is_empty(), "{starts:?}");
+            deadlines.0.get(&ready.run.id).map(|deadline| deadline.at_micros / at(1))
+        };
+        for is_asked in [false, true] {
+            assert_eq!(asked_at(&[StartTimes::default()], is_asked), None, "it may not have begun");
+            assert_eq!(asked_at(&[assumed, assumed], is_asked), Some(130), "from the first arrival");
+            assert_eq!(asked_at(&[assumed, measured(40), measured(50)], is_asked), Some(70));
+            assert_eq!(asked_at(&[assumed, measured(105)], is_asked), Some(135));
+            assert_eq!(asked_at(&[measured(40), assumed], is_asked), Some(70));
+        }
     }
 
     #[test]

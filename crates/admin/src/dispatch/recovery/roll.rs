@@ -177,16 +177,13 @@ fn hold_at_executor(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId)
     let phase = if noted_at.is_some() { Phase::Noted } else { Phase::Sent };
     let row_names_executor = ready.run.executor_id.is_some();
     let mut active = ActiveRun { row_names_executor, ..ActiveRun::new(ready, executor, name, now, phase) };
-    let start = if let StartReport::Started(start) = report { Some(start) } else { None };
-    if let Some(began_at) = noted_at.or(start.and_then(|start| start.at)) {
-        active.record_start(began_at, now);
-        // The database's clock may have stepped since the start.
-        let boot_micros = start.and_then(|start| start.boot_micros);
-        let began_at = active.began_at.unwrap_or(began_at);
-        d.state.deadlines.record_start(&active.ready, boot_micros.unwrap_or_else(|| d.facts.boot_micros_at(began_at)));
-    } else if start.is_some() {
-        // The instant of the start is not known, so the due instant is recorded. No deadline counts from it.
-        active.record_start(active.ready.run.due_at, now);
+    if let StartReport::Started(start) = report {
+        let start = StartTimes { at: noted_at.or(start.at), ..start };
+        // If the instant of the start is not known, the due instant is recorded.
+        active.record_start(start.at.unwrap_or(active.ready.run.due_at), now);
+        d.state.deadlines.record_reported_start(&active.ready, start, d.facts.boot_micros);
+    } else if let Some(noted_at) = noted_at {
+        active.record_start(noted_at, now);
     }
     if let Some(online) = d.state.executors.get_mut(executor) {
         online.in_flight += 1;

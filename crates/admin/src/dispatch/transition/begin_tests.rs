@@ -178,21 +178,46 @@ fn an_adopted_run_that_has_not_begun_is_not_running() {
 }
 
 /// The database's clock has stepped ahead since a run began, and another server takes the run over: the run's timeout counts from how long the
-/// executor has been running it, not from the instant of its start by that clock.
+/// executor has been running it. If that is not known, it counts from the takeover, never from the start by that clock.
 #[test]
 fn the_timeout_of_an_adopted_run_counts_from_how_long_it_has_been_running() {
-    let held = v1::RunRef { run_id: 1_000, attempt: 1, started_at_ms: 1_000, ..v1::RunRef::default() };
-    for (running_ms, expected) in [(0, vec!["end of 1/1: TimedOut"]), (500, NOTHING.to_vec())] {
+    let held = |running_ms| v1::RunRef {
+        run_id: 1_000,
+        attempt: 1,
+        started_at_ms: 1_000,
+        running_ms,
+        ..v1::RunRef::default()
+    };
+    let given_up = vec!["end of 1/1: TimedOut"];
+    // The timeout and the time for an answer to the request to stop are 90 s together.
+    for (running_ms, is_noted, seconds, expected) in [
+        (0, false, 1_089.0, NOTHING.to_vec()),
+        (0, false, 1_090.0, given_up.clone()),
+        (0, true, 1_089.0, NOTHING.to_vec()),
+        (0, true, 1_090.0, given_up.clone()),
+        (500, true, 1_089.0, NOTHING.to_vec()),
+        (20_000, true, 1_069.0, NOTHING.to_vec()),
+        (20_000, true, 1_070.0, given_up.clone()),
+    ] {
         let mut world = world_with_executors(1);
         world.around.now = Timestamp::from_secs(1_000);
         let mut call = roll_call_run(1);
         let definition = definition(&json!({"timeout": "30s"}));
         call.ready = ReadyRun { definition, ..call.ready };
+        call.ready.run.started_at = is_noted.then(|| Timestamp::from_secs(1));
         world.around.in_memory.admit(vec![call.ready.run.clone()]);
         world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
-        let held = v1::RunRef { running_ms, ..held };
-        let answer = FenceAnswer { starts: StartReports::of(&[held], world.around.clocks()), ..answer(&[(1, 1)]) };
+        let answer =
+            FenceAnswer { starts: StartReports::of(&[held(running_ms)], world.around.clocks()), ..answer(&[(1, 1)]) };
         world.on(Event::FenceAnswered(ExecutorId::new(1), 1, answer));
-        assert_eq!(world.described(Event::Round(Vec::new())), expected, "{running_ms}");
+        assert_eq!(ends_at(&mut world, 1_000.0), NOTHING);
+        assert_eq!(ends_at(&mut world, seconds), expected, "{running_ms} {is_noted} {seconds}");
     }
+}
+
+/// The ends that a round at this time decides.
+fn ends_at(world: &mut World, seconds: f64) -> Vec<String> {
+    world.around.now = Timestamp::EPOCH + Duration::from_secs_f64(seconds);
+    let described = world.described(Event::Round(Vec::new()));
+    described.into_iter().filter(|effect| effect.starts_with("end of")).collect()
 }

@@ -49,7 +49,6 @@ impl Around {
             now: self.now,
             fires_ahead_after: self.now.max(self.fires_ahead_after),
             boot_micros: self.now.as_millis() * 1_000,
-            boot_micros_at_epoch: 0,
             // No timer is outdated: the database's clock does not step.
             uptime: Duration::ZERO,
             rows_may_be_old: self.rows_may_be_old,
