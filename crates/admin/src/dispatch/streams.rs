@@ -95,9 +95,11 @@ fn record_starts(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
         lose::runs_sent_to(d, id, |active| report.held_runs.contains(&(active.ready.run.id, active.ready.run.attempt)))
     {
         let Some(active) = d.state.runs.active_mut(run) else { continue };
-        let StartReport::Started(start) = report.starts.get(run, active.ready.run.attempt) else { continue };
-        active.record_start(start.at.unwrap_or(active.sent_or_chosen_at), now);
-        d.state.deadlines.record_reported_start(&active.ready, start, d.facts.boot_micros);
+        let report = report.starts.get(run, active.ready.run.attempt);
+        if let StartReport::Started(start) = report {
+            active.record_start(start.at.unwrap_or(active.sent_or_chosen_at), now);
+        }
+        d.state.deadlines.record_report(&active.ready, report, d.facts.boot_micros);
     }
 }
 

@@ -184,8 +184,8 @@ pub struct RunRef {
     /// heartbeat; 0 if it is not known.
     #[prost(int64, tag = "4")]
     pub started_at_ms: i64,
-    /// For a run in `held` that has begun: how long ago, at least 1. No step of a clock changes it, so a server that takes the run over counts its timeout from it. 0 if it
-    /// is not known.
+    /// For a run in `held` that has begun: how long ago, at least 1. No step of a clock changes it, so a server that takes the run over counts
+    /// its timeout from it. 0 if it is not known.
     #[prost(int64, tag = "5")]
     pub running_ms: i64,
 }

@@ -7,7 +7,7 @@ use rondel_core::RunId;
 use rondel_core::outcome::Outcome;
 
 use crate::dispatch::ready::ReadyRun;
-use crate::dispatch::starts::StartTimes;
+use crate::dispatch::starts::StartReport;
 
 /// The deadlines of runs whose handlers have begun, by the boot-time clock: no step of the database's clock moves them.
 #[derive(Debug, Default)]
@@ -18,7 +18,8 @@ struct AttemptDeadline {
     attempt: i32,
     /// The deadline, by the boot-time clock in microseconds.
     at_micros: i64,
-    /// Whether it counts from the arrival of a report that did not tell how long the handler had been running.
+    /// Whether it counts from a report that does not show when the handler began. A later report of the start, or of its duration, replaces
+    /// it.
     is_assumed: bool,
     /// Whether the executor was asked to stop the handler because of the deadline.
     is_asked: bool,
@@ -34,20 +35,31 @@ pub(super) enum OverdueAction {
 }
 
 impl Deadlines {
-    /// Records that the handler of this attempt began at this instant, in microseconds of the boot-time clock. The first such record of an
-    /// attempt counts, and replaces that of an earlier attempt. Does nothing if the job has no timeout.
+    /// Records that the handler of this attempt began at this instant, in microseconds of the boot-time clock. The first measured record of
+    /// an attempt counts, and replaces that of an earlier attempt. Does nothing if the job has no timeout.
     pub(crate) fn record_start(&mut self, ready: &ReadyRun, start_micros: i64) {
         self.record(ready, start_micros, false);
     }
 
-    /// Records that the handler of this attempt has begun by a report that arrived now, by the boot-time clock. If the report does not tell how
-    /// long the handler has been running, the timeout counts from now until another report tells it: the database's clock, by which the
-    /// instant of the start is known, may have stepped since then. Without any instant the handler may not have begun, and nothing is recorded.
-    pub(crate) fn record_reported_start(&mut self, ready: &ReadyRun, start: StartTimes, now_micros: i64) {
+    /// Records what a report that arrived now, by the boot-time clock, shows about the handler of this attempt. If it does not show how long the
+    /// handler has been running, the timeout counts from now until another report shows it: the database's clock, by which the instant of the
+    /// start is known, may have stepped since then. Without any instant the handler may not have begun, and nothing is recorded.
+    pub(crate) fn record_report(&mut self, ready: &ReadyRun, report: StartReport, now_micros: i64) {
+        let StartReport::Started(start) = report else { return self.forget_assumed(ready) };
         if let Some(start_micros) = start.boot_micros {
             self.record(ready, start_micros, false);
         } else if start.at.is_some() {
             self.record(ready, now_micros, true);
+        }
+    }
+
+    /// The handler has not begun after all. If the executor was asked to stop the run, its answer still counts as a timeout.
+    fn forget_assumed(&mut self, ready: &ReadyRun) {
+        let is_wrong = |deadline: &AttemptDeadline| {
+            deadline.attempt == ready.run.attempt && deadline.is_assumed && !deadline.is_asked
+        };
+        if self.0.get(&ready.run.id).is_some_and(is_wrong) {
+            self.0.remove(&ready.run.id);
         }
     }
 
@@ -104,6 +116,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::dispatch::starts::StartTimes;
     use crate::dispatch::tests_support::{definition, ready};
 
     const PATIENCE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(60));
@@ -129,27 +142,35 @@ mod tests {
     fn a_measured_start_replaces_an_assumed_one() {
         let at = |second: i64| second * 1_000_000;
         let ready = ready(1, &definition(&json!({"timeout": "30s"})));
-        let assumed = StartTimes { at: Some(Timestamp::from_secs(1)), boot_micros: None };
-        let measured = |second| StartTimes { boot_micros: Some(at(second)), ..assumed };
-        let asked_at = |starts: &[StartTimes], is_asked: bool| {
+        let assumed = StartReport::Started(StartTimes { at: Some(Timestamp::from_secs(1)), boot_micros: None });
+        let measured = |second| {
+            StartReport::Started(StartTimes { at: Some(Timestamp::from_secs(1)), boot_micros: Some(at(second)) })
+        };
+        let unknown = StartReport::Started(StartTimes::default());
+        // The deadline after reports that arrive at seconds 100, 110 and 120.
+        let deadline = |reports: &[StartReport], is_asked: bool| {
             let mut deadlines = Deadlines::default();
-            for (start, arrival) in starts.iter().zip([100, 110, 120]) {
-                deadlines.record_reported_start(&ready, *start, at(arrival));
+            for (report, arrival) in reports.iter().zip([100, 110, 120]) {
+                deadlines.record_report(&ready, *report, at(arrival));
                 if is_asked {
                     deadlines.record_asked(ready.run.id);
                 }
             }
             let outcome = deadlines.judge(ready.run.id, Outcome::Cancelled);
-            assert_eq!(outcome == Outcome::TimedOut, is_asked && !deadlines.0.is_empty(), "{starts:?}");
+            assert_eq!(outcome == Outcome::TimedOut, is_asked && !deadlines.0.is_empty(), "{reports:?}");
             deadlines.0.get(&ready.run.id).map(|deadline| deadline.at_micros / at(1))
         };
         for is_asked in [false, true] {
-            assert_eq!(asked_at(&[StartTimes::default()], is_asked), None, "it may not have begun");
-            assert_eq!(asked_at(&[assumed, assumed], is_asked), Some(130), "from the first arrival");
-            assert_eq!(asked_at(&[assumed, measured(40), measured(50)], is_asked), Some(70));
-            assert_eq!(asked_at(&[assumed, measured(105)], is_asked), Some(135));
-            assert_eq!(asked_at(&[measured(40), assumed], is_asked), Some(70));
+            assert_eq!(deadline(&[unknown], is_asked), None, "it may not have begun");
+            assert_eq!(deadline(&[assumed, assumed], is_asked), Some(130), "from the first arrival");
+            assert_eq!(deadline(&[assumed, measured(40), measured(50)], is_asked), Some(70));
+            assert_eq!(deadline(&[assumed, measured(105)], is_asked), Some(135));
+            assert_eq!(deadline(&[measured(40), assumed], is_asked), Some(70));
+            assert_eq!(deadline(&[measured(40), StartReport::NotStarted], is_asked), Some(70), "an old report");
         }
+        assert_eq!(deadline(&[assumed, StartReport::NotStarted], false), None);
+        assert_eq!(deadline(&[assumed, StartReport::NotStarted, measured(119)], false), Some(149));
+        assert_eq!(deadline(&[assumed, StartReport::NotStarted], true), Some(130), "its answer counts as a timeout");
     }
 
     #[test]

@@ -173,18 +173,21 @@ fn hold_at_executor(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId)
     d.state.gates.open_place_at(&ready, executor);
     remember_ungated_job(d, &ready);
     let report = d.state.executors.get(executor).map(|online| online.start_report(&ready.run));
-    let (noted_at, report) = (ready.run.started_at, report.unwrap_or(StartReport::Started(StartTimes::default())));
+    let noted_at = ready.run.started_at;
+    let report = match report.unwrap_or(StartReport::Started(StartTimes::default())) {
+        StartReport::Started(start) => StartReport::Started(StartTimes { at: noted_at.or(start.at), ..start }),
+        StartReport::NotStarted => StartReport::NotStarted,
+    };
     let phase = if noted_at.is_some() { Phase::Noted } else { Phase::Sent };
     let row_names_executor = ready.run.executor_id.is_some();
     let mut active = ActiveRun { row_names_executor, ..ActiveRun::new(ready, executor, name, now, phase) };
     if let StartReport::Started(start) = report {
-        let start = StartTimes { at: noted_at.or(start.at), ..start };
         // If the instant of the start is not known, the due instant is recorded.
         active.record_start(start.at.unwrap_or(active.ready.run.due_at), now);
-        d.state.deadlines.record_reported_start(&active.ready, start, d.facts.boot_micros);
     } else if let Some(noted_at) = noted_at {
         active.record_start(noted_at, now);
     }
+    d.state.deadlines.record_report(&active.ready, report, d.facts.boot_micros);
     if let Some(online) = d.state.executors.get_mut(executor) {
         online.in_flight += 1;
     }

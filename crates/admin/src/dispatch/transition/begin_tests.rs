@@ -181,23 +181,25 @@ fn an_adopted_run_that_has_not_begun_is_not_running() {
 /// executor has been running it. If that is not known, it counts from the takeover, never from the start by that clock.
 #[test]
 fn the_timeout_of_an_adopted_run_counts_from_how_long_it_has_been_running() {
-    let held = |running_ms| v1::RunRef {
+    let held = |running_ms: Option<i64>| v1::RunRef {
         run_id: 1_000,
         attempt: 1,
-        started_at_ms: 1_000,
-        running_ms,
-        ..v1::RunRef::default()
+        not_begun: running_ms.is_none(),
+        started_at_ms: if running_ms.is_some() { 1_000 } else { 0 },
+        running_ms: running_ms.unwrap_or_default(),
     };
     let given_up = vec!["end of 1/1: TimedOut"];
     // The timeout and the time for an answer to the request to stop are 90 s together.
     for (running_ms, is_noted, seconds, expected) in [
-        (0, false, 1_089.0, NOTHING.to_vec()),
-        (0, false, 1_090.0, given_up.clone()),
-        (0, true, 1_089.0, NOTHING.to_vec()),
-        (0, true, 1_090.0, given_up.clone()),
-        (500, true, 1_089.0, NOTHING.to_vec()),
-        (20_000, true, 1_069.0, NOTHING.to_vec()),
-        (20_000, true, 1_070.0, given_up.clone()),
+        (Some(0), false, 1_089.0, NOTHING.to_vec()),
+        (Some(0), false, 1_090.0, given_up.clone()),
+        (Some(0), true, 1_089.0, NOTHING.to_vec()),
+        (Some(0), true, 1_090.0, given_up.clone()),
+        (Some(500), true, 1_089.0, NOTHING.to_vec()),
+        (Some(20_000), true, 1_069.0, NOTHING.to_vec()),
+        (Some(20_000), true, 1_070.0, given_up.clone()),
+        // It waits for a slot, whatever its row shows.
+        (None, true, 2_000.0, NOTHING.to_vec()),
     ] {
         let mut world = world_with_executors(1);
         world.around.now = Timestamp::from_secs(1_000);
@@ -211,7 +213,7 @@ fn the_timeout_of_an_adopted_run_counts_from_how_long_it_has_been_running() {
             FenceAnswer { starts: StartReports::of(&[held(running_ms)], world.around.clocks()), ..answer(&[(1, 1)]) };
         world.on(Event::FenceAnswered(ExecutorId::new(1), 1, answer));
         assert_eq!(ends_at(&mut world, 1_000.0), NOTHING);
-        assert_eq!(ends_at(&mut world, seconds), expected, "{running_ms} {is_noted} {seconds}");
+        assert_eq!(ends_at(&mut world, seconds), expected, "{running_ms:?} {is_noted} {seconds}");
     }
 }
 
