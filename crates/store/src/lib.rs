@@ -18,7 +18,8 @@
 //!   counts; [`Rollups`]: the data of charts and overviews;
 //! - [`XxlExecutors`]: executors that speak XXL-JOB's protocol, and the numbers by which they know jobs and runs;
 //! - [`ShadowFires`]: fires of another scheduler, as observed there;
-//! - [`Pumps`]: pump jobs, and the owners of their items.
+//! - [`Pumps`]: pump jobs, and the owners of their items;
+//! - [`counters`]: what a database counts about its own work, for measurements.
 //!
 //! Every transition names the state that it expects and returns whether it won; a lost race is a value, not an error. Batches lock first,
 //! then write. All SQL of the product is in this crate.
@@ -32,6 +33,7 @@ pub mod channels;
 pub mod cluster;
 #[cfg(feature = "testing")]
 pub mod conformance;
+pub mod counters;
 pub mod declarations;
 mod delegate_store;
 mod error;

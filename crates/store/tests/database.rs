@@ -8,6 +8,8 @@ mod adoption;
 mod claims;
 #[path = "database/connections.rs"]
 mod connections;
+#[path = "database/counters.rs"]
+mod counters;
 #[path = "database/hand_overs.rs"]
 mod hand_overs;
 #[path = "database/interrupted.rs"]
@@ -472,27 +474,6 @@ async fn a_job_without_its_next_fire_is_found_and_healed() {
         assert!(store.heal_job(seen_job, Some(next)).await.unwrap());
         let range = DueRange { from: next, to: next, limit: 9 };
         assert_eq!(store.due_jobs(&[token.node], range).await.unwrap().len(), 1);
-        store.close().await;
-        database.end().await;
-    }
-}
-
-#[tokio::test]
-async fn a_database_that_refuses_connections_is_away_and_no_fault() {
-    for database in TestDatabase::all().await.into_iter().filter(|database| database.url.starts_with("postgres")) {
-        let config = StoreConfig { connect_timeout: Duration::from_secs(2), ..database.config.clone() };
-        let store = SqlStore::open(&config).await.unwrap();
-        let Some(Scratch { server_url, name, .. }) = &database.scratch else { unreachable!() };
-        let mut connection = AnyConnection::connect(server_url).await.unwrap();
-        let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'");
-        connection.execute(AssertSqlSafe(format!("ALTER DATABASE \"{name}\" ALLOW_CONNECTIONS false"))).await.unwrap();
-        connection.execute(AssertSqlSafe(end)).await.unwrap();
-        for _ in 0..3 {
-            let error = store.token("none").await.unwrap_err();
-            assert!(error.is_transient(), "{error:?}");
-        }
-        connection.execute(AssertSqlSafe(format!("ALTER DATABASE \"{name}\" ALLOW_CONNECTIONS true"))).await.unwrap();
-        assert_eq!(store.token("none").await.unwrap(), None);
         store.close().await;
         database.end().await;
     }

@@ -15,6 +15,7 @@ mod channels;
 mod cluster;
 mod config;
 mod connections;
+mod counters;
 mod declarations;
 mod dialect;
 mod executors;

@@ -1,11 +1,12 @@
-//! Sessions of a server that was stopped inside a transaction, on a database that does not end them.
+//! Sessions of a server that was stopped inside a transaction, on a database that does not end them; and a database that refuses sessions.
 
 use std::time::Duration;
 
 use rondel_store::cluster::NodeReport;
-use rondel_store::{Cluster, SqlStore, StoreConfig, Upkeep};
-use sqlx::{AnyConnection, Connection, Executor, Row};
+use rondel_store::{Cluster, SqlStore, StoreConfig, Tokens, Upkeep};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
 
+use crate::support::Scratch;
 use crate::{TestDatabase, join};
 
 /// MariaDB takes the place of MySQL here. MySQL has no limit for an idle transaction, so the locks would last as long as the connection.
@@ -55,6 +56,27 @@ async fn locks_of_a_server_whose_lease_has_ended_are_released_by_another_one() {
         assert_eq!(database.number("SELECT COUNT(*) FROM node WHERE connection_ids IS NOT NULL").await, 1);
         stopped.close().await;
         other.close().await;
+        database.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_refuses_connections_is_away_and_no_fault() {
+    for database in TestDatabase::all().await.into_iter().filter(|database| database.url.starts_with("postgres")) {
+        let config = StoreConfig { connect_timeout: Duration::from_secs(2), ..database.config.clone() };
+        let store = SqlStore::open(&config).await.unwrap();
+        let Some(Scratch { server_url, name, .. }) = &database.scratch else { unreachable!() };
+        let mut connection = AnyConnection::connect(server_url).await.unwrap();
+        let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'");
+        connection.execute(AssertSqlSafe(format!("ALTER DATABASE \"{name}\" ALLOW_CONNECTIONS false"))).await.unwrap();
+        connection.execute(AssertSqlSafe(end)).await.unwrap();
+        for _ in 0..3 {
+            let error = store.token("none").await.unwrap_err();
+            assert!(error.is_transient(), "{error:?}");
+        }
+        connection.execute(AssertSqlSafe(format!("ALTER DATABASE \"{name}\" ALLOW_CONNECTIONS true"))).await.unwrap();
+        assert_eq!(store.token("none").await.unwrap(), None);
+        store.close().await;
         database.end().await;
     }
 }

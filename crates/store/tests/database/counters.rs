@@ -1,0 +1,58 @@
+//! What a database counts about its own work.
+
+use std::time::Duration;
+
+use rondel_core::IdGen;
+use rondel_store::counters::DatabaseCounts;
+use rondel_store::ledger::{AttemptEnd, Finisher};
+use rondel_store::{Finish, SqlStore};
+
+use super::packets::succeeded;
+use super::{TestDatabase, pending};
+
+/// Each database counts the rows of a hundred runs, and PostgreSQL counts them by table.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rows_of_runs_are_counted() {
+    for database in TestDatabase::all().await {
+        let store = SqlStore::open(&database.config).await.unwrap();
+        let before = store.database_counts().await;
+        assert!(before.notes.is_empty(), "{before:?}");
+        let (token, runs) = pending(&store, 100).await;
+        let ends: Vec<AttemptEnd> = runs.iter().map(|run| succeeded(run, String::new())).collect();
+        let ids = IdGen::new(1023);
+        store.finish(Finisher { token, ids: &ids }, &ends).await.unwrap();
+
+        let is_sqlite = database.url.starts_with("sqlite");
+        let is_postgres = database.url.starts_with("postgres");
+        // Each run is inserted and updated.
+        let changed_count = |counts: &DatabaseCounts| match counts.tables.get("run") {
+            Some(run) => run.rows.changed.unwrap(),
+            None => counts.rows.changed.unwrap() - before.rows.changed.unwrap(),
+        };
+        let limit = tokio::time::Instant::now() + Duration::from_secs(60);
+        let mut after = store.database_counts().await;
+        // A session that has just been returned to the pool may report its rows later.
+        while changed_count(&after) < 200 {
+            assert!(tokio::time::Instant::now() < limit, "they are not counted: {before:?} {after:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            after = store.database_counts().await;
+        }
+        assert_eq!((after.rows.inserted.is_none(), after.log_bytes.is_none()), (is_sqlite, is_sqlite), "{after:?}");
+        assert!(after.log_bytes >= before.log_bytes && after.log_records.is_some() == is_postgres, "{after:?}");
+        assert_eq!(after.tables.is_empty(), !is_postgres);
+        if is_postgres {
+            let rows = after.tables["run"].rows;
+            assert_eq!((rows.inserted, rows.updated, rows.deleted), (Some(100), Some(100), Some(0)), "{after:?}");
+            assert!(after.log_bytes.unwrap() > before.log_bytes.unwrap() + 100 * 100, "{before:?} {after:?}");
+        }
+
+        let sizes = store.table_sizes().await;
+        assert!(sizes.notes.is_empty(), "{sizes:?}");
+        let names: Vec<&str> = sizes.tables.keys().map(String::as_str).collect();
+        assert_eq!(names, ["job_due", "run", "run_attempt"]);
+        let run = sizes.tables["run"];
+        assert!(run.table_bytes >= 100 * 100 && run.index_bytes > 0, "{sizes:?}");
+        store.close().await;
+        database.end().await;
+    }
+}
