@@ -9,6 +9,7 @@
 //! - `metered` wraps the store and records what was claimed, when results became durable, and how long calls took;
 //! - `recorder` is the handler, which writes to a `histogram`; `witness` is a bare timer and `probe` a bare database,
 //!   with which the figures are compared; `usage` reads the kernel's figures for processes;
+//! - `database_work` is what the runs cost the database by its own counts, which `database_snapshot` reads;
 //! - `xxl` has executors of XXL-JOB's protocol, for a server in another process;
 //! - [`run_peer`] measures another server with them: XXL-JOB's own admin, or ratch-job;
 //! - [`seed`] fills a database with jobs and their history, for looking at pages and measuring them.
@@ -16,6 +17,8 @@
 //! Load is open: the due instants are fixed beforehand, and lateness counts from the planned instant.
 
 mod clock;
+mod database_snapshot;
+mod database_work;
 mod error;
 mod fleet;
 mod histogram;
@@ -34,6 +37,7 @@ mod usage;
 mod witness;
 mod xxl;
 
+pub use database_work::{Amounts, DatabaseWork, RowAmounts, TableState, TableWork};
 pub use error::BenchError;
 pub use fleet::{ExecutorPlan, run_executor};
 pub use max::{Bounds, MaxReport, Round, find_max};

@@ -64,7 +64,7 @@ pub async fn find_max(plan: &Plan, bounds: Bounds, mut on_round: impl FnMut(&Rou
     let late_max_ms = bounds.late_max.as_secs_f64() * 1_000.0;
     let (mut search, mut rounds, mut stopped) = (Search::new(plan.jobs, bounds.jobs_max), Vec::new(), None);
     while let Some(jobs) = search.next_rate {
-        let plan = Plan { jobs, ends_jobs: true, ..plan.clone() };
+        let plan = Plan { jobs, must_settle: true, ..plan.clone() };
         let report = match measure(&store, &plan, load_before.clone()).await {
             Ok(report) => report,
             // The earlier rounds remain valid. There are no further rounds, because work that is left in the database

@@ -57,9 +57,9 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Whether every claimed run has a verdict.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.open_runs.is_empty()
+    /// The number of claimed runs without a verdict.
+    pub(crate) fn open_count(&self) -> u64 {
+        self.open_runs.len() as u64
     }
 }
 

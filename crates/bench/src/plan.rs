@@ -55,8 +55,8 @@ pub struct Plan {
     pub database_pid: Option<u32>,
     /// Where an additional run prints without end; `None` for no such run.
     pub flood: Option<Flood>,
-    /// Whether the jobs of [`Mode::Steady`] end soon after the measurement, so that another one may follow on the same database.
-    pub ends_jobs: bool,
+    /// Whether a measurement of [`Mode::Steady`] fails if its runs get no verdict, because another one follows on the same database.
+    pub must_settle: bool,
     /// How long each probe lasts; zero for no probe.
     pub probe_time: Duration,
 }

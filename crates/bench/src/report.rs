@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use crate::database_work::DatabaseWork;
 use crate::histogram::Histogram;
 use crate::plan::{Flood, Mode};
 
@@ -54,6 +55,8 @@ pub struct Report {
     pub memory: Memory,
     /// Calls of the store in the window, those with the largest total time first.
     pub calls: Vec<StoreCall>,
+    /// What the runs cost the database, by its own counts: from before the first fire until the servers had stopped.
+    pub database_work: DatabaseWork,
     /// The probe of the database alone.
     pub probe: Option<Probe>,
 }
@@ -245,6 +248,7 @@ impl Report {
             let text = format!("{} calls{rows}, mean {:.2} ms, max {:.1} ms", call.calls, call.mean_ms, call.max_ms);
             lines.add(&format!("store {}", call.name), text);
         }
+        lines.0.extend(self.database_work.lines());
         if let Some(probe) = &self.probe {
             probe.add_lines(&mut lines);
         }

@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::{IdGen, Timestamp};
+use rondel_store::counters::TableSizes;
 use rondel_store::{SqlStore, StoreConfig};
 use tokio::time::Instant;
 
+use crate::database_snapshot::{take, take_still};
+use crate::database_work::{DatabaseWork, Snapshot};
 use crate::fleet::Fleet;
 use crate::histogram::Histogram;
 use crate::load::{self, FireTimes};
@@ -28,12 +31,13 @@ const CREATED_PER_SECOND: u32 = 2_000;
 const DURABLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Ordinal of the ids of jobs: the highest one, which no node gets before the lower ones are taken.
 const ORDINAL: i64 = IdGen::ORDINAL_COUNT - 1;
-/// How long jobs that end with the measurement ([`Plan::ends_jobs`]) keep firing after the window, so that the window contains
-/// the whole cost of claiming ahead.
+/// How long the jobs of [`Mode::Steady`] keep firing after the window, so that the window contains the whole cost of claiming ahead. Then
+/// they end, so that every claimed run gets a verdict, and another measurement on the same database is not disturbed.
 const EXTRA_FIRE_TIME: Duration = Duration::from_secs(5);
-/// A measurement whose jobs end counts as settled once no run has been open for this long.
+/// A measurement counts as settled once no run has been open for this long.
 const QUIET_TIME: Duration = Duration::from_secs(2);
-/// How long such a measurement waits until all its runs have a verdict.
+/// How long a measurement that must settle ([`Plan::must_settle`]) waits until all its runs have a verdict. Others wait as long as
+/// [`DURABLE_TIMEOUT`].
 const SETTLED_TIMEOUT: Duration = Duration::from_secs(300);
 /// How far ahead the fires of idle jobs are planned.
 const IDLE_LEAD_TIME: Duration = Duration::from_secs(5 * 365 * 24 * 3600);
@@ -86,6 +90,7 @@ struct MeasuredWindow {
     cost: Cost,
     memory: Memory,
     claims: ClaimCounts,
+    database_work: DatabaseWork,
 }
 
 /// The usage of all parts: in total so far, or during the window.
@@ -124,36 +129,45 @@ async fn observe(store: &Arc<SqlStore>, plan: &Plan) -> Result<MeasuredWindow, B
     let ids = IdGen::new(ORDINAL);
     // Executors are refused as long as the app does not exist.
     load::ensure_bench_app(store, &ids).await?;
+    let sizes = store.table_sizes().await;
     let mut creation_time = Duration::ZERO;
     if plan.mode == Mode::Idle {
         let first_fire = (clock::now() + IDLE_LEAD_TIME).ceil_second();
         creation_time = create_jobs(store, &ids, plan, FireTimes::OneByOne(first_fire)).await?;
     }
     let test_servers = TestServers::start(&metered_store, plan.nodes).await?;
-    let drive_result = drive(store, &ids, plan, &metered_store, &test_servers).await;
+    let drive_result = drive(store, &ids, (plan, sizes), &metered_store, &test_servers).await;
     let claims = test_servers.claims().await?;
     test_servers.drain().await;
-    let (measured_window, fleet) = drive_result?;
+    let Driven { measured_window, fleet, snapshot, snapshot_at } = drive_result?;
     let observations = fleet.end().await?;
     test_servers.close().await?;
     let creation_time = measured_window.creation_time.max(creation_time);
-    Ok(MeasuredWindow {
-        creation_time,
-        observations,
-        claims,
-        metrics: metered_store.read(Clone::clone),
-        ..measured_window
-    })
+    let metrics = metered_store.read(Clone::clone);
+    let seconds = snapshot_at.elapsed().as_secs_f64();
+    let run_counts = (metrics.stored_count, metrics.open_count());
+    let database_work = DatabaseWork::between(&snapshot, &take_still(store, plan).await, seconds, run_counts);
+    Ok(MeasuredWindow { creation_time, observations, claims, metrics, database_work, ..measured_window })
+}
+
+/// What [`drive`] has made.
+#[derive(Debug)]
+struct Driven {
+    measured_window: MeasuredWindow,
+    fleet: Fleet,
+    /// What the database had counted before the first fire.
+    snapshot: Snapshot,
+    snapshot_at: Instant,
 }
 
 /// Starts the executors, creates the jobs that are to fire, and watches.
 async fn drive(
     store: &SqlStore,
     ids: &IdGen,
-    plan: &Plan,
+    (plan, sizes): (&Plan, TableSizes),
     metered_store: &MeteredStore,
     test_servers: &TestServers,
-) -> Result<(MeasuredWindow, Fleet), BenchError> {
+) -> Result<Driven, BenchError> {
     let mut fleet = Fleet::start(plan, test_servers).await?;
     let time_to_create = Duration::from_secs((plan.jobs / CREATED_PER_SECOND).into());
     let first_fire = (clock::now() + HEAD_START + time_to_create).ceil_second();
@@ -174,35 +188,41 @@ async fn drive(
         Some(fires) => create_jobs(store, ids, plan, fires).await?,
         None => Duration::ZERO,
     };
+    let (snapshot, snapshot_at) = (take(store, plan, sizes).await, Instant::now());
     fleet.set_window(window).await?;
     let measured_window = watch(plan, metered_store, &mut fleet, window).await?;
     if let Some(last_fire_at) = last_fire(plan, window) {
         clock::sleep_until(last_fire_at).await;
-        wait_until_settled(metered_store).await?;
-    }
-    Ok((MeasuredWindow { creation_time, ..measured_window }, fleet))
-}
-
-/// The last instant at which the jobs fire; `None` if they do not end.
-fn last_fire(plan: &Plan, window: Window) -> Option<Timestamp> {
-    (plan.mode == Mode::Steady && plan.ends_jobs).then(|| Timestamp::from_millis(window.to_ms) + EXTRA_FIRE_TIME)
-}
-
-/// Waits until every run has a verdict, and no more runs are claimed.
-async fn wait_until_settled(metered_store: &MeteredStore) -> Result<(), BenchError> {
-    let start = Instant::now();
-    let mut quiet_since = start;
-    while quiet_since.elapsed() < QUIET_TIME {
-        if start.elapsed() > SETTLED_TIMEOUT {
+        let limit = if plan.must_settle { SETTLED_TIMEOUT } else { DURABLE_TIMEOUT };
+        let is_settled = wait_until_settled(metered_store, limit).await;
+        if plan.must_settle && !is_settled {
             let message = "the runs of an overloaded round had no verdicts five minutes later: begin with fewer jobs";
             return Err(BenchError::failed(message));
         }
+    }
+    let measured_window = MeasuredWindow { creation_time, ..measured_window };
+    Ok(Driven { measured_window, fleet, snapshot, snapshot_at })
+}
+
+/// The last instant at which the jobs fire; `None` for jobs that fire once or not at all.
+fn last_fire(plan: &Plan, window: Window) -> Option<Timestamp> {
+    (plan.mode == Mode::Steady).then(|| Timestamp::from_millis(window.to_ms) + EXTRA_FIRE_TIME)
+}
+
+/// Waits until every run has a verdict, and no more runs are claimed. Returns `false` at the limit.
+async fn wait_until_settled(metered_store: &MeteredStore, limit: Duration) -> bool {
+    let start = Instant::now();
+    let mut quiet_since = start;
+    while quiet_since.elapsed() < QUIET_TIME {
+        if start.elapsed() > limit {
+            return false;
+        }
         tokio::time::sleep(Duration::from_millis(50)).await;
-        if !metered_store.read(Metrics::is_settled) {
+        if metered_store.read(Metrics::open_count) > 0 {
             quiet_since = Instant::now();
         }
     }
-    Ok(())
+    true
 }
 
 fn window(first_fire: Timestamp, warm_up: u32, seconds: u32) -> Window {
@@ -246,8 +266,19 @@ async fn watch(
         wait_until_durable(metered_store, window, planned_count).await;
     }
     let (creation_time, observations, metrics) = Default::default();
-    let claims = ClaimCounts::default();
-    Ok(MeasuredWindow { window, creation_time, duration, observations, witness, metrics, cost, memory, claims })
+    let (claims, database_work) = Default::default();
+    Ok(MeasuredWindow {
+        window,
+        creation_time,
+        duration,
+        observations,
+        witness,
+        metrics,
+        cost,
+        memory,
+        claims,
+        database_work,
+    })
 }
 
 /// Waits until all fires of the window have a durable verdict, up to a limit.
@@ -319,6 +350,7 @@ impl MeasuredWindow {
             cpu: self.cpu(durable_count),
             memory: self.memory,
             calls: self.calls(),
+            database_work: self.database_work,
             probe: None,
         }
     }

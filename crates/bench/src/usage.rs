@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::param::clock_ticks_per_second;
@@ -76,8 +77,23 @@ fn read_size(path: &str, name: &str) -> u64 {
 
 fn written_bytes(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
-    line.and_then(|line| line.parse().ok()).unwrap_or(0)
+    io_count(&text, "write_bytes").unwrap_or(0)
+}
+
+/// Bytes that some threads of this process have written to files, whether or not they have reached the disk: those whose names begin with
+/// this. The few bytes with which they wake other threads are among them. `None` without such a thread.
+pub(crate) fn bytes_of_threads(name_start: &str) -> Option<u64> {
+    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten().map(|entry| entry.path());
+    let has_name =
+        |path: &PathBuf| fs::read_to_string(path.join("comm")).is_ok_and(|name| name.starts_with(name_start));
+    let bytes = |path: PathBuf| io_count(&fs::read_to_string(path.join("io")).ok()?, "wchar");
+    threads.filter(has_name).map(bytes).reduce(|sum, bytes| Some(sum? + bytes?)).flatten()
+}
+
+/// The value of a line in an `io` file of `/proc`.
+fn io_count(text: &str, name: &str) -> Option<u64> {
+    let values = text.lines().filter_map(|line| line.split_once(": "));
+    values.filter(|(line_name, _)| *line_name == name).find_map(|(_, value)| value.parse().ok())
 }
 
 struct Stat {
@@ -129,5 +145,34 @@ mod tests {
         assert_eq!(load().split(' ').count(), 3);
         assert!(name(pid).is_some_and(|name| !name.is_empty()));
         assert_eq!(name(0), None);
+    }
+
+    #[test]
+    fn the_bytes_of_threads_are_counted_by_name() {
+        let thread = std::thread::Builder::new().name("usage-test-writer".to_owned());
+        let (written, end) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+        std::thread::scope(|scope| {
+            let writer = thread.spawn_scoped(scope, || {
+                fs::write("/dev/null", [0; 10_000]).unwrap();
+                written.wait();
+                end.wait();
+            });
+            written.wait();
+            let bytes = bytes_of_threads("usage-test-writ");
+            end.wait();
+            writer.unwrap().join().unwrap();
+            assert!(bytes >= Some(10_000), "{bytes:?}");
+        });
+        assert_eq!(bytes_of_threads("no-such-thread"), None);
+    }
+
+    #[test]
+    fn values_of_io_files_are_found_by_name() {
+        let text = "rchar: 5\nwchar: 17\nsyscw: many\nread_bytes: 0\nwrite_bytes: 4096\n";
+        for (name, expected) in
+            [("wchar", Some(17)), ("write_bytes", Some(4_096)), ("syscw", None), ("bytes", None), ("", None)]
+        {
+            assert_eq!(io_count(text, name), expected, "{name}");
+        }
     }
 }

@@ -292,7 +292,7 @@ impl BenchArgs {
             slots: self.slots,
             executor_program,
             database_pid: self.database_pid,
-            ends_jobs: false,
+            must_settle: false,
             flood: self.flood.map(|flood| match flood {
                 Flood::Log => rondel_bench::Flood::Log,
                 Flood::Null => rondel_bench::Flood::Null,
