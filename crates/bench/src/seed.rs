@@ -47,6 +47,8 @@ pub struct SeedPlan {
     pub jobs: u32,
     /// The approximate number of runs.
     pub history: u32,
+    /// Whether all jobs are paused, so that none fires while another measurement runs on this database.
+    pub paused: bool,
 }
 
 /// How much data was created.
@@ -170,7 +172,8 @@ async fn create_jobs(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timest
         let next_fire =
             Timestamp::from_millis(Step::Minute.floor(now).as_millis() + 60_000 * i64::try_from(minutes).unwrap_or(1));
         let parent_name = parent_index.and_then(|index| jobs.get(index)).map(|job: &NewJob| job.spec.name.clone());
-        let spec = definition((number, app_name), minutes, parent_name)?;
+        let mut spec = definition((number, app_name), minutes, parent_name)?;
+        spec.enabled &= !plan.paused;
         let job = JobId::new(ids.next(now));
         let created_at = now - Duration::from_secs((HISTORY_DAYS + 30) * 86_400);
         seeds.push(Seed {
@@ -456,7 +459,7 @@ mod tests {
     fn a_history_has_about_as_many_runs_as_are_wanted() {
         let database: DatabaseUrl = DatabaseUrl::sqlite_file(std::path::PathBuf::from("unused.db"));
         for (jobs, history) in [(150, 200_000), (10_000, 1_000_000)] {
-            let plan = SeedPlan { database: database.clone(), jobs, history };
+            let plan = SeedPlan { database: database.clone(), jobs, history, paused: false };
             let period_factor = period_factor(&plan);
             let runs: u64 = (0..u64::from(jobs))
                 .map(|number| 1_440 * HISTORY_DAYS / (period_minutes(number) * period_factor))

@@ -100,10 +100,13 @@ struct SeedArgs {
     /// About how many runs
     #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..))]
     history: u32,
+    /// Create all jobs paused, so that none fires while a measurement with --reuse runs
+    #[arg(long)]
+    paused: bool,
 }
 
 fn seed(args: SeedArgs, format: FormatArgs) -> Result<Exit, Failure> {
-    let plan = SeedPlan { database: args.database.0, jobs: args.jobs, history: args.history };
+    let plan = SeedPlan { database: args.database.0, jobs: args.jobs, history: args.history, paused: args.paused };
     runtime::serve(|stop| async move {
         let result = tokio::select! {
             result = rondel_bench::seed(&plan) => result,

@@ -28,6 +28,26 @@ fn check_counts(report: &Value, planned: u64) {
     assert!(report["cpu"]["server_s"].as_f64() > Some(0.0));
 }
 
+/// What SQLite counts: all runs of the measurement, at least an insert and an update for each, and its tables.
+#[track_caller]
+fn check_database_work(report: &Value) {
+    let work = &report["database_work"];
+    assert_eq!(work["runs"], report["counts"]["durable_in_all"], "{work:#}");
+    assert_eq!(work["open_runs"], 0, "{work:#}");
+    assert!(work["notes"].as_array().is_some_and(Vec::is_empty), "{work:#}");
+    let per_1000_runs = &work["per_1000_runs"];
+    assert!(per_1000_runs["rows"]["changed"].as_f64() >= Some(2_000.0), "{work:#}");
+    assert!(
+        per_1000_runs["file_bytes"].is_null() || per_1000_runs["file_bytes"].as_f64() > Some(100_000.0),
+        "{work:#}"
+    );
+    assert!(per_1000_runs["log_bytes"].is_null() && work["hot_percent"].is_null(), "{work:#}");
+    let tables = work["tables"].as_array().expect("tables");
+    let run = tables.iter().find(|table| table["name"] == "run").expect("the table of runs");
+    assert!(run["after"]["table_bytes"].as_u64() >= run["before"]["table_bytes"].as_u64(), "{work:#}");
+    assert!(run["after"]["index_bytes"].as_u64() > Some(0) && run["after"]["dead_rows"].is_null(), "{work:#}");
+}
+
 #[test]
 fn steady_adds_up_and_wants_an_empty_database() {
     let folder = tempdir().expect("make a folder");
@@ -38,6 +58,7 @@ fn steady_adds_up_and_wants_an_empty_database() {
     assert!((10.0..=30.0).contains(&rate), "{rate}");
     assert!(report["probe"]["best"].as_f64() > Some(rate), "{report:#}");
     assert!(report["probe"]["before"].as_array().is_some_and(|lanes| lanes.len() == 2));
+    check_database_work(&report);
 
     let again = run(&["bench", "--database", &url, "--seconds", "1"]);
     again.refused(2, &["not empty", "job \"bench-", "--reuse"]);
@@ -52,6 +73,7 @@ fn burst_adds_up_with_executors_apart() {
     assert!(report["cpu"]["executors_s"].is_number() && report["memory"]["executor_peak_mb"].as_f64() > Some(0.0));
     assert!(report["probe"].is_null());
     assert!(report["durability"]["max_ms"].as_f64() > report["start_lateness"]["p50_ms"].as_f64());
+    check_database_work(&report);
 }
 
 #[test]
@@ -60,6 +82,24 @@ fn idle_fires_nothing() {
     let url = format!("sqlite://{}", folder.path().join("bench.db").display());
     let report = measure(&url, &["--mode", "idle", "--seconds", "1", "--warm-up", "0", "--executors", "0"]);
     check_counts(&report, 0);
+    let work = &report["database_work"];
+    assert!(work["per_1000_runs"].is_null() && work["total"]["rows"]["changed"].is_number(), "{work:#}");
+}
+
+/// The jobs of the history are paused, so that only the measured runs cost anything.
+#[test]
+fn a_history_does_not_fire_while_it_is_measured() {
+    let folder = tempdir().expect("make a folder");
+    let url = format!("sqlite://{}", folder.path().join("bench.db").display());
+    let output = run(&["bench", "seed", "--database", &url, "--jobs", "40", "--history", "3000", "--paused"]);
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    assert!(output.stdout.starts_with("40 jobs, "), "{}", output.stdout);
+    let report = measure(&url, &["--mode", "burst", "--reuse", "--executors", "1", "--probe", "0s"]);
+    check_counts(&report, 20);
+    check_database_work(&report);
+    let run = &report["database_work"]["tables"].as_array().expect("tables")[1];
+    assert_eq!(run["name"], "run");
+    assert!(run["before"]["table_bytes"].as_u64() > Some(50_000), "the history is in it: {run:#}");
 }
 
 /// Each round has its own jobs, and those of the previous rounds have ended.
