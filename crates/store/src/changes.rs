@@ -17,6 +17,7 @@ pub struct RunSnapshot {
     /// Its planned instant.
     pub fire_at: Timestamp,
     pub shard_index: i32,
+    /// The status that readers see ([`Run::shown_status`]).
     pub status: RunStatus,
     /// The reason of that status.
     pub reason: Option<Reason>,

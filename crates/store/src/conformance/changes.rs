@@ -4,10 +4,10 @@ use rondel_core::outcome::Outcome;
 use rondel_core::{ExecutorId, RunId, RunStatus, Timestamp};
 
 use super::edits::{change, delete, expect_saved};
-use super::{DEFAULT, claim, dispatch, finish, finish_all, job, join, next_id, read_run, run};
-use crate::Store;
+use super::{DEFAULT, claim, dispatch, finish, finish_all, job, join, next_id, open_stream, read_run, run};
 use crate::changes::RunSnapshot;
 use crate::cluster::ExecutorRecord;
+use crate::{LeaseToken, Store};
 
 /// Runs are read by id in their current state, open runs by their lease, and jobs, including deleted ones, by their last save.
 pub async fn changes_are_read_as_they_stand(store: &dyn Store) {
@@ -55,4 +55,24 @@ pub async fn changes_are_read_as_they_stand(store: &dyn Store) {
     store.open_session(token, &record, None).await.unwrap();
     let names = store.executor_names(&[record.id, ExecutorId::new(next_id())]).await.unwrap();
     assert_eq!(names, [(record.id, DEFAULT, record.name)]);
+    a_run_that_awaits_the_roll_call_is_shown_as_pending(store, token).await;
+}
+
+/// The row of an adopted run that may have been sent is `running`, but the run may never have been sent.
+async fn a_run_that_awaits_the_roll_call_is_shown_as_pending(store: &dyn Store, heir: LeaseToken) {
+    let dead = join(store).await;
+    open_stream(store, dead).await;
+    let at = store.now().await.unwrap().ceil_second() - super::LEASE;
+    let job = job(store, Some(at)).await;
+    let row = run(&job, dead, at);
+    claim(store, dead, &job, vec![row.clone()]).await;
+    store.release(dead, Timestamp::EPOCH).await.unwrap();
+    super::orphans::adopt_all(store, heir, &[dead.node]).await;
+    assert!(read_run(store, row.id).await.awaits_roll_call());
+    let snapshot = RunSnapshot { status: RunStatus::Pending, ..RunSnapshot::from(&row) };
+    assert!(store.snapshots_of_lease(heir, 1_000).await.unwrap().contains(&snapshot));
+    assert_eq!(store.current_snapshots(&[row.id]).await.unwrap(), [snapshot]);
+    // Once an executor has reported the run, it is shown as running.
+    store.note_running(heir, &[dispatch::at_executor(&row, "one")]).await.unwrap();
+    assert_eq!(store.current_snapshots(&[row.id]).await.unwrap()[0].status, RunStatus::Running);
 }

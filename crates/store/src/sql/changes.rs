@@ -1,6 +1,7 @@
 //! The trait `Changes` in SQL.
 
 use async_trait::async_trait;
+use rondel_core::reason::{ReasonDetail, WaitFor};
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId, RunStatus, Timestamp};
 use sqlx::any::AnyRow;
 
@@ -9,11 +10,13 @@ use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::changes::{Changes, RunSnapshot, SavedJob};
 use crate::{LeaseToken, Result};
 
+/// The detail is needed only to recognize runs that await the roll call.
 macro_rules! select_snapshot {
     ($rest:literal) => {
         concat!(
             "SELECT id, namespace_id, app_id, job_id, fire_at_ms, shard_index, status, reason, attempt, due_at_ms, \
-             CASE WHEN executor_id IS NULL THEN NULL ELSE executor END AS executor FROM run ",
+             CASE WHEN executor_id IS NULL THEN NULL ELSE executor END AS executor, \
+             CASE WHEN status = 'running' AND started_at_ms IS NULL THEN detail ELSE NULL END AS detail FROM run ",
             $rest
         )
     };
@@ -96,7 +99,7 @@ impl Changes for SqlStore {
 fn snapshots(rows: &[AnyRow]) -> Result<Vec<RunSnapshot>> {
     let snapshot = |row: &AnyRow| {
         let mut columns = Reader::new(row, "run");
-        Ok(RunSnapshot {
+        let mut snapshot = RunSnapshot {
             id: RunId::new(columns.int("id")?),
             namespace: NamespaceId::new(columns.int("namespace_id")?),
             app: AppId::new(columns.int("app_id")?),
@@ -108,7 +111,13 @@ fn snapshots(rows: &[AnyRow]) -> Result<Vec<RunSnapshot>> {
             attempt: columns.int32("attempt")?,
             due_at: columns.at("due_at_ms")?,
             executor: columns.opt_text("executor")?,
-        })
+        };
+        let detail = columns.opt_text("detail")?.map(|text| ReasonDetail::from_json(&text));
+        // As `Run::shown_status` decides.
+        if detail.is_some_and(|detail| detail.waits_for == Some(WaitFor::RollCall)) {
+            snapshot.status = RunStatus::Pending;
+        }
+        Ok(snapshot)
     };
     rows.iter().map(snapshot).collect()
 }
