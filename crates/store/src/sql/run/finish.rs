@@ -15,6 +15,7 @@ use crate::outbox::may_be_reported;
 use crate::rollups::decides_failing;
 use crate::settle::{self, CleanEnd, Judgement, RunRow};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::sql::run::attempts::EndedAttempt;
 use crate::sql::run::broadcast::{FireKey, ShardChange};
 use crate::sql::run::delay::Delays;
 use crate::sql::run::follow::FollowResult;
@@ -53,20 +54,6 @@ const RETRY_RUNS: Statement = Statement {
            cancel_reason = CASE WHEN run.cancel_by IS NULL AND v.column4 <> 'not_received' THEN NULL ELSE run.cancel_reason END \
            {from:iiititt} WHERE {of_rows:run.id} AND {check}run.attempt = v.column2 \
            AND run.status IN ('pending', 'waiting', 'running'){end}",
-};
-const INSERT_ATTEMPTS: Statement = Statement {
-    name: "insert_attempts",
-    text: "INSERT {ignore} INTO run_attempt (run_id, attempt, status, reason, executor_id, executor, started_at_ms, \
-           finished_at_ms, message, detail) {values:iittitiitt} {or_ignore}",
-};
-/// A result that arrives after its attempt was given up corrects the verdict of that attempt. It adds no row, because the transaction that
-/// began the next attempt has written one.
-const CORRECT_ATTEMPTS: Statement = Statement {
-    name: "correct_attempts",
-    text: "UPDATE {join:iittitiitt}run_attempt SET status = v.column3, executor_id = v.column5, \
-           executor = v.column6, started_at_ms = v.column7, finished_at_ms = v.column8, message = v.column9 \
-           {from:iittitiitt} WHERE {of_rows:run_attempt.run_id} AND {check}run_attempt.attempt = v.column2 \
-           AND run_attempt.status = 'unknown'{end}",
 };
 
 /// A locked row, with the changes that the batch has made to it so far.
@@ -117,15 +104,6 @@ struct Retry<'f> {
     detail: Option<&'f str>,
     /// The index of the [`EndOutcome`] that receives the run.
     outcome_index: usize,
-}
-
-struct EndedAttempt<'f> {
-    clean_end: &'f CleanEnd<'f>,
-    status: RunStatus,
-    reason: Option<Reason>,
-    executor_id: Option<ExecutorId>,
-    executor: Option<Cow<'f, str>>,
-    started_at: Option<Timestamp>,
 }
 
 /// A batch of results, and the changes that are collected for it.
@@ -337,13 +315,9 @@ impl<'f> Batch<'f> {
         }
         self.verdicts.clear();
         self.corrections.clear();
-        for (query, _) in size.queries(&INSERT_ATTEMPTS, &self.ended_attempts, add_attempt) {
-            tx.execute(query).await?;
-        }
+        tx.insert_attempts(&self.ended_attempts).await?;
         self.ended_attempts.clear();
-        for (query, _) in size.queries(&CORRECT_ATTEMPTS, &self.superseded_attempts, add_attempt) {
-            tx.execute(query).await?;
-        }
+        tx.correct_attempts(&self.superseded_attempts).await?;
         self.superseded_attempts.clear();
         self.write_retries(tx).await?;
         self.write_broadcasts(tx).await?;
@@ -483,18 +457,4 @@ fn add_verdict(query: Query, verdict: &Verdict<'_>) -> Query {
         .opt_text(verdict.clean_end.message.as_deref())
         .opt_text(verdict.clean_end.result.as_deref())
         .opt_text(verdict.clean_end.detail.as_deref())
-}
-
-fn add_attempt(query: Query, attempt: &EndedAttempt<'_>) -> Query {
-    query
-        .int(attempt.clean_end.end.run.get())
-        .int(attempt.clean_end.end.attempt.into())
-        .text(attempt.status.as_str())
-        .opt_text(attempt.reason.map(Reason::as_str))
-        .opt_int(attempt.executor_id.map(ExecutorId::get))
-        .opt_text(attempt.executor.as_deref())
-        .opt_at(attempt.started_at)
-        .at(attempt.clean_end.end.finished_at)
-        .opt_text(attempt.clean_end.message.as_deref())
-        .opt_text(attempt.clean_end.detail.as_deref())
 }

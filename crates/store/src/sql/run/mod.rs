@@ -1,6 +1,7 @@
 //! Runs, from claim to verdict: each trait of [`crate::ledger`] in the file of its name.
 
 pub(super) mod adopt;
+mod attempts;
 pub(super) mod broadcast;
 pub(super) mod cancel;
 pub(super) mod claim;
