@@ -40,6 +40,7 @@ macro_rules! suites {
                 let folder = tempfile::tempdir().unwrap();
                 let store = super::SqlStore::open(&super::support::sqlite_config(folder.path())).await.unwrap();
                 super::conformance::$name(&store).await;
+                super::support::assert_open_rows(&store).await;
                 store.close().await;
             })+
         }
@@ -50,6 +51,7 @@ macro_rules! suites {
                 let Some(scratch) = super::Scratch::create(super::Server::Postgres).await else { return };
                 let store = super::SqlStore::open(&super::patient(&scratch)).await.unwrap();
                 super::conformance::$name(&store).await;
+                super::support::assert_open_rows(&store).await;
                 store.close().await;
                 scratch.drop().await;
             })+
@@ -61,6 +63,7 @@ macro_rules! suites {
                 let Some(scratch) = super::Scratch::create(super::Server::MySql).await else { return };
                 let store = super::SqlStore::open(&super::patient(&scratch)).await.unwrap();
                 super::conformance::$name(&store).await;
+                super::support::assert_open_rows(&store).await;
                 store.close().await;
                 scratch.drop().await;
             })+
@@ -76,7 +79,8 @@ async fn one_store_passes_them_all() {
     conformance::exercise(Arc::new(memory())).await;
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(SqlStore::open(&support::sqlite_config(folder.path())).await.unwrap());
-    conformance::exercise(store).await;
+    conformance::exercise(store.clone()).await;
+    support::assert_open_rows(&store).await;
 }
 
 /// Tables of other products are read as of one instant, while other clients insert and delete rows.

@@ -399,9 +399,10 @@ fn width(statement: &Statement) -> usize {
 }
 
 /// Whether the statement has the same effect if a row of its batch is repeated. A plain INSERT would violate a key, and an INSERT that adds
-/// to existing values would add twice.
+/// to existing values would add twice, unless the batch is a list of ids: it names the same rows if an id is repeated.
 fn may_repeat_rows(statement: &Statement) -> bool {
-    !statement.text.starts_with("INSERT") || statement.text.contains("{ignore}")
+    let (text, marks) = (statement.text, ["{ignore}", "{in_list}"]);
+    !text.starts_with("INSERT") || marks.iter().any(|mark| text.contains(mark))
 }
 
 /// Fills up the rows to a power of two, so that few different texts are prepared on each connection. Repeats the smallest row, so the

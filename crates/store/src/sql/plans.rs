@@ -65,6 +65,8 @@ async fn frequent_queries_use_an_index() {
         (&run::delay::LOCK_DELAYED_JOBS, "INTEGER PRIMARY KEY"),
         (&run::finish::LOCK_RUNS, "INTEGER PRIMARY KEY"),
         (&run::relay::READ_REQUESTS, "fence_request_asked (asked_at_ms>?)"),
+        (&run::open_rows::WRITE_OPEN_ROWS, "run USING INTEGER PRIMARY KEY"),
+        (&run::open_rows::REMOVE_OPEN_ROWS, "open_run USING INTEGER PRIMARY KEY"),
         (&run::broadcast::READ_SHARDS, "(job_id=? AND fire_at_ms=? AND cause=? AND shard_index>?)"),
         (&run::follow::FIND_PARENTS, "job_parent_parent (parent_id=?)"),
         (&run::follow::LOCK_ROOTS, "INTEGER PRIMARY KEY"),

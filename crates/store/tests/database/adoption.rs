@@ -7,6 +7,7 @@ use rondel_store::{Adopt as _, Cluster as _, SqlStore, StoreConfig};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 
 use super::{TestDatabase, join, pending};
+use crate::support::assert_open_rows;
 
 /// Open shards keep the next fire of their job from beginning. If the adopting server did not get them, it would begin that fire beside
 /// them.
@@ -49,6 +50,7 @@ async fn shards_that_are_stored_during_an_adoption_are_taken_over_with_their_bro
         adopted.sort_unstable();
         assert_eq!(adopted, [root, RunId::new(9_001), RunId::new(9_002)], "{}", database.url);
         holder.close().await.unwrap();
+        assert_open_rows(&store).await;
         store.close().await;
         database.end().await;
     }

@@ -8,6 +8,7 @@ use rondel_store::ledger::{ClaimJob, DueJob, DueRange};
 use rondel_store::{Catalog as _, Claim as _, CreateJobs as _, SqlStore};
 
 use super::{TestDatabase, pending};
+use crate::support::assert_open_rows;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_whose_rows_are_refused_leaves_the_job_due() {
@@ -29,6 +30,7 @@ async fn a_claim_whose_rows_are_refused_leaves_the_job_due() {
         }];
         assert!(store.claim(token, &claims).await.unwrap().jobs.is_empty());
         assert_eq!(store.due_jobs(&[token.node], range).await.unwrap(), [seen_row]);
+        assert_open_rows(&store).await;
         store.close().await;
         database.end().await;
     }
@@ -85,6 +87,7 @@ async fn a_claim_whose_rows_are_refused_lets_the_others_of_its_batch_pass() {
         assert_eq!(won, BTreeSet::from([JobId::new(1), JobId::new(3)]), "{}", database.url);
         let remaining = store.due_jobs(&[token.node, NodeId::new(0)], range).await.unwrap();
         assert_eq!(remaining.iter().map(|due| due.job).collect::<Vec<_>>(), [JobId::new(2)]);
+        assert_open_rows(&store).await;
         store.close().await;
         database.end().await;
     }

@@ -10,6 +10,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 use tokio::time::timeout;
 
 use super::{TestDatabase, join, pending};
+use crate::support::assert_open_rows;
 
 /// To hand over a job with hundreds of thousands of runs takes longer than a lease.
 #[tokio::test(flavor = "multi_thread")]
@@ -36,6 +37,7 @@ async fn a_server_renews_its_lease_while_it_gets_a_job() {
         assert!(renewed.is_ok_and(|renewed| renewed.unwrap().is_some()), "{}", database.url);
         assert_eq!(given.unwrap(), ids);
         holder.close().await.unwrap();
+        assert_open_rows(&store).await;
         store.close().await;
         database.end().await;
     }
@@ -62,6 +64,7 @@ async fn a_fenced_server_gets_no_job_after_a_step_back_of_the_clock() {
         let again = join(&store, "dead", Duration::from_secs(60)).await;
         assert_eq!(again, LeaseToken { node: dead.node, epoch: dead.epoch + 2 });
         assert_eq!(store.move_jobs(token, &moves, Timestamp::EPOCH).await.unwrap().runs, [run.id], "{}", database.url);
+        assert_open_rows(&store).await;
         store.close().await;
         database.end().await;
     }
@@ -109,6 +112,7 @@ async fn a_fenced_lease_has_ended_even_if_the_clock_steps_back_to_before_its_end
         let Join::Joined { token: again, .. } = store.join(&rejoin_request()).await.unwrap() else { unreachable!() };
         assert_eq!(again, LeaseToken { epoch: dead.epoch + 2, ..dead });
         assert_eq!(store.orphaned_jobs(token, &[dead.node.into()], 10).await.unwrap().fenced, [], "it lives again");
+        assert_open_rows(&store).await;
         store.close().await;
         database.end().await;
     }
@@ -133,6 +137,7 @@ async fn a_server_that_returns_first_waits_for_the_one_that_fenced_it() {
         assert!(nodes.iter().all(|node| node.fenced_by.is_none()), "{}", database.url);
         let adopted = store.adopt(token, &[], &[runs[0].job]).await.unwrap().runs;
         assert_eq!(adopted.len(), 1, "{}", database.url);
+        assert_open_rows(&store).await;
         store.close().await;
         database.end().await;
     }

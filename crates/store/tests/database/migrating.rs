@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use rondel_store::{OpenError, SqlStore, StoreConfig};
+use rondel_core::{ExecutorId, IdGen, Run};
+use rondel_store::ledger::{AttemptEnd, EndOutcome, Finisher, RunAtExecutor};
+use rondel_store::{Dispatch as _, Finish as _, LeaseToken, OpenError, SqlStore, StoreConfig};
 use sqlx::{AnyConnection, Connection, Executor};
 use tokio::time::{Instant, timeout};
 
-use crate::TestDatabase;
+use crate::packets::succeeded;
+use crate::support::assert_open_rows;
+use crate::{TestDatabase, pending};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// A migration waits for a table for two seconds at a time, so other statements are held up for about as long.
@@ -171,6 +175,58 @@ async fn a_database_of_another_build_is_refused_by_the_number_of_its_migration()
         database.execute(&format!("UPDATE _sqlx_migrations SET checksum = {other} WHERE version = 3")).await;
         let error = SqlStore::open(&database.config).await.unwrap_err();
         assert!(matches!(error, OpenError::OtherMigration { version: 3 }), "{error:?}");
+        database.end().await;
+    }
+}
+
+/// Ends these runs and returns how many of the ends were stored.
+async fn finish(store: &SqlStore, token: LeaseToken, runs: &[Run]) -> usize {
+    let batch: Vec<AttemptEnd> = runs.iter().map(|run| succeeded(run, String::new())).collect();
+    let outcomes = store.finish(Finisher { token, ids: &IdGen::new(1023) }, &batch).await.unwrap().outcomes;
+    outcomes.iter().filter(|outcome| matches!(outcome, EndOutcome::Stored(..))).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_open_runs_of_an_earlier_version_get_their_rows() {
+    for database in TestDatabase::all().await {
+        let store = SqlStore::open(&database.config).await.unwrap();
+        let (token, runs) = pending(&store, 5).await;
+        assert_eq!(finish(&store, token, &runs[..2]).await, 2);
+        store.close().await;
+        drop(store);
+        database.execute("DROP TABLE open_run").await;
+        database.execute("DELETE FROM _sqlx_migrations WHERE version >= 47").await;
+        let store = SqlStore::open(&database.config).await.unwrap();
+        assert_eq!(database.number("SELECT COUNT(*) FROM open_run").await, 3, "{}", database.url);
+        assert_open_rows(&store).await;
+        store.close().await;
+        database.end().await;
+    }
+}
+
+/// A server of an earlier version beside this one writes `run` alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_open_runs_that_are_missing_or_left_disturb_nothing() {
+    for database in TestDatabase::all().await {
+        let store = SqlStore::open(&database.config).await.unwrap();
+        let (token, runs) = pending(&store, 3).await;
+        // The other server has inserted the first two runs. It also ended a run that had the key of the second one, and was removed since.
+        database.execute(&format!("DELETE FROM open_run WHERE id = {}", runs[0].id)).await;
+        database.execute(&format!("UPDATE open_run SET id = 9 WHERE id = {}", runs[1].id)).await;
+        let began = |run: &Run| RunAtExecutor {
+            run: run.id,
+            attempt: 1,
+            executor_id: ExecutorId::new(9),
+            executor: "x".to_owned(),
+            at: run.fire_at,
+        };
+        store.note_running(token, &[began(&runs[0]), began(&runs[1])]).await.unwrap();
+        let open = "SELECT COUNT(*) FROM open_run WHERE id >= 100 AND status = 'running'";
+        assert_eq!(database.number(open).await, 2, "{}", database.url);
+        database.execute(&format!("DELETE FROM open_run WHERE id = {}", runs[0].id)).await;
+        assert_eq!(finish(&store, token, &runs).await, 3, "{}", database.url);
+        assert_eq!(database.number("SELECT COUNT(*) FROM open_run").await, 1, "{}", database.url);
+        store.close().await;
         database.end().await;
     }
 }

@@ -13,7 +13,7 @@ use rondel_store::{Claim, Cluster, CreateJobs, Dispatch, Finish, LeaseToken, Nam
 
 use crate::join;
 use crate::packet_limit::PacketLimit;
-use crate::support::{Scratch, Server};
+use crate::support::{Scratch, Server, assert_open_rows};
 
 const UNLIMITED: usize = usize::MAX;
 const PARAMS: usize = 5_000;
@@ -93,6 +93,7 @@ impl LimitedDatabase {
     }
 
     async fn end(self) {
+        assert_open_rows(&self.store).await;
         self.store.close().await;
         self.scratch.drop().await;
     }

@@ -7,6 +7,7 @@ use rondel_store::{Cancel as _, Finish as _, SqlStore};
 
 use super::packets::succeeded;
 use super::{TestDatabase, pending};
+use crate::support::assert_open_rows;
 
 /// All rows of requests are read each second, so no row must outlive its run.
 #[tokio::test(flavor = "multi_thread")]
@@ -31,6 +32,7 @@ async fn a_request_goes_with_its_run() {
         let ids = IdGen::new(1023);
         store.finish(Finisher { token, ids: &ids }, &[cancelled, dropped, ran]).await.unwrap();
         assert_eq!(database.number("SELECT COUNT(*) FROM run_cancel").await, 0);
+        assert_open_rows(&store).await;
         store.close().await;
         database.end().await;
     }

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rondel_store::StoreConfig;
+use rondel_store::{SqlStore, StoreConfig};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 
 /// A server on which tests may create databases.
@@ -71,6 +71,11 @@ impl Scratch {
         let mut connection = AnyConnection::connect(&self.server_url).await.unwrap();
         connection.execute(AssertSqlSafe(format!("DROP DATABASE {}", self.name))).await.unwrap();
     }
+}
+
+/// Checks that `open_run` has a row for each open run, with its values, and no other rows.
+pub(crate) async fn assert_open_rows(store: &SqlStore) {
+    assert_eq!(store.runs_with_wrong_open_rows().await.unwrap(), [], "these runs have a wrong row in open_run");
 }
 
 /// All tests run with a secret key, so that they also cover sealed secrets.

@@ -315,10 +315,11 @@ impl Tx<'_> {
 
     async fn skip_rows(&mut self, runs: &[RunId], reason: Reason, now: Timestamp) -> Result<()> {
         for chunk in runs.chunks(CHUNK_MAX) {
-            let ids = || chunk.iter().map(|run| run.get());
-            let query = Query::new(&SETTLE_FUTURE_RUNS).text(reason.as_str()).at(now).list(ids());
+            let ids: Vec<i64> = chunk.iter().map(|run| run.get()).collect();
+            let query = Query::new(&SETTLE_FUTURE_RUNS).text(reason.as_str()).at(now).list(ids.iter().copied());
             self.execute_all(query, chunk.len()).await?;
-            self.execute(Query::new(&rows::DELETE_CANCELS).list(ids())).await?;
+            self.remove_open_rows(&ids).await?;
+            self.execute(Query::new(&rows::DELETE_CANCELS).list(ids.into_iter())).await?;
         }
         Ok(())
     }
@@ -338,6 +339,8 @@ impl Tx<'_> {
                 query.int(shard_index.into()).opt_int(shard_total.map(i64::from))
             });
             self.execute_all(query, chunk.len()).await?;
+            let ids: Vec<i64> = chunk.iter().map(|row| row.id.get()).collect();
+            self.write_open_rows(&ids).await?;
         }
         Ok(())
     }
@@ -349,9 +352,10 @@ impl Tx<'_> {
         }
         let Some(lease) = self.lease_for_home(home).await? else { return Ok(()) };
         for chunk in runs.chunks(CHUNK_MAX) {
-            let lease_query = Query::new(&HAND_RUNS_TO_HOME).int(lease.node.get()).int(lease.epoch);
-            let query = lease_query.list(chunk.iter().map(|run| run.get()));
-            self.execute_all(query, chunk.len()).await?;
+            let ids: Vec<i64> = chunk.iter().map(|run| run.get()).collect();
+            let query = Query::new(&HAND_RUNS_TO_HOME).int(lease.node.get()).int(lease.epoch);
+            self.execute_all(query.list(ids.iter().copied()), ids.len()).await?;
+            self.write_open_rows(&ids).await?;
         }
         Ok(())
     }

@@ -125,3 +125,13 @@ fn rows_are_filled_up_before_the_arguments_after_them() {
     assert_eq!(text.matches('?').count(), 9);
     assert_eq!(arguments.len(), 9);
 }
+
+#[test]
+fn an_insert_of_rows_that_a_list_names_is_filled_up() {
+    let statements = RenderedStatements::new(Dialect::MySql);
+    let ids = Query::new(&crate::sql::run::open_rows::WRITE_OPEN_ROWS).list([1, 2, 3].into_iter());
+    let (text, arguments) = statements.render_query(ids);
+    assert!(text.contains("WHERE id IN (?, ?, ?, ?) AND (status IN"), "{text}");
+    assert!(text.ends_with("due_at_ms = VALUES(due_at_ms)"), "{text}");
+    assert_eq!(arguments.len(), 4);
+}

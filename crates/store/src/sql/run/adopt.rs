@@ -396,6 +396,8 @@ impl Tx<'_> {
         };
         for (query, chunk) in self.size.queries(&ADOPT_RUNS, &take_over_rows, add) {
             self.execute_all(query, chunk.len()).await?;
+            let ids: Vec<i64> = chunk.iter().map(|(run, ..)| run.get()).collect();
+            self.write_open_rows(&ids).await?;
         }
         Ok(adopted_runs)
     }

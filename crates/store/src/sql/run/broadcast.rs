@@ -123,6 +123,9 @@ impl Tx<'_> {
                     .opt_text(row.reason.map(Reason::as_str))
             });
             self.execute_all(query, broadcasts.len()).await?;
+            let folded_rows = broadcasts.iter().filter(|row| row.derived_verdict.is_some());
+            let folded_runs: Vec<(RunId, RunStatus)> = folded_rows.map(|row| (row.id, row.status)).collect();
+            self.sync_open_rows(&folded_runs).await?;
         }
         Ok(broadcasts)
     }

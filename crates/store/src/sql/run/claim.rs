@@ -15,6 +15,7 @@ use crate::ledger::{ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, UnsentPla
 use crate::sql::failure::{self, Failure};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
+use crate::sql::run::open_rows::open_ids;
 use crate::sql::run::open_runs::OpenRunsOfNode;
 use crate::sql::run::stored_fires;
 use crate::sql::{SqlStore, Tx, transact};
@@ -57,9 +58,10 @@ const MOVE_DUE_JOBS: Statement = Statement {
            follows_run_id = v.column5, is_over = CASE WHEN v.column2 IS NULL THEN 1 ELSE 0 END, \
            held_from_ms = v.column6, recent_fires = v.column7, recent_at_ms = v.column8 {from:iiiiiiii} WHERE {of_rows:job_due.job_id}",
 };
-const FIND_INSERTED_RUNS: Statement = Statement {
-    name: "find_inserted",
-    text: "SELECT id, job_id, fire_at_ms, cause, shard_index FROM run WHERE id {in_list}",
+/// Locks the rows, because an earlier try may have inserted and committed them.
+const LOCK_INSERTED_RUNS: Statement = Statement {
+    name: "lock_inserted",
+    text: "SELECT id, job_id, fire_at_ms, cause, shard_index FROM run WHERE id {in_list} ORDER BY id {for_update}",
 };
 const FIND_RUN_KEYS: Statement = Statement {
     name: "find_keys",
@@ -204,6 +206,7 @@ impl Claim for SqlStore {
             let run = Run { node: owner.node, node_epoch: owner.epoch, ..run.clone() };
             let insert = Query::new(&rows::INSERT_RUNS).rows(&[&run], |query, run| rows::add_run(query, run));
             if tx.execute(insert).await? == 1 {
+                tx.write_open_rows(&open_ids(&[&run])).await?;
                 return Ok(run);
             }
             let query = Query::new(&READ_RUN_BY_KEY)
@@ -247,6 +250,7 @@ impl Claim for SqlStore {
             let run = Run { node: owner.node, node_epoch: owner.epoch, ..run.clone() };
             let insert = Query::new(&rows::INSERT_RUNS).rows(&[&run], |query, run| rows::add_run(query, run));
             tx.execute_all(insert, 1).await?;
+            tx.write_open_rows(&open_ids(&[&run])).await?;
             tx.execute(Query::new(&DELETE_TRIGGER_KEY).int(run.job.get()).text(name)).await?;
             let insert = Query::new(&INSERT_TRIGGER_KEY).int(run.job.get()).text(name).int(run.id.get());
             tx.execute_all(insert, 1).await?;
@@ -389,9 +393,9 @@ impl Tx<'_> {
     async fn insert_chunk(&mut self, insert: Query, chunk: &[&Run], existing_ids: &mut Vec<RunId>) -> Result<()> {
         let inserted_count = self.execute(insert).await?;
         if usize::try_from(inserted_count).is_ok_and(|inserted_count| inserted_count == chunk.len()) {
-            return Ok(());
+            return self.write_open_rows(&open_ids(chunk)).await;
         }
-        let query = Query::new(&FIND_INSERTED_RUNS).list(chunk.iter().map(|run| run.id.get()));
+        let query = Query::new(&LOCK_INSERTED_RUNS).list(chunk.iter().map(|run| run.id.get()));
         let mut inserted_ids = HashSet::new();
         for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run");
@@ -400,11 +404,12 @@ impl Tx<'_> {
             inserted_ids.insert((id, key, columns.int32("shard_index")?));
         }
         // A row with this run's id but another key is not this run.
-        let is_missing = |run: &&&Run| {
+        let is_inserted = |run: &&&Run| {
             let key = (run.job.get(), run.fire_at.as_millis(), run.cause);
-            !inserted_ids.contains(&(run.id.get(), key, run.shard_index))
+            inserted_ids.contains(&(run.id.get(), key, run.shard_index))
         };
-        let missing_runs: Vec<&Run> = chunk.iter().filter(is_missing).copied().collect();
+        let (inserted_runs, missing_runs): (Vec<&Run>, Vec<&Run>) = chunk.iter().partition(is_inserted);
+        self.write_open_rows(&open_ids(&inserted_runs)).await?;
         if missing_runs.is_empty() {
             return Ok(());
         }

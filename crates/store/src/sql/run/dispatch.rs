@@ -64,7 +64,7 @@ const SHELVE_RUNS: Statement = Statement {
         noted_detail!(),
         ", status = 'waiting', executor = CASE WHEN marked_at_ms IS NULL THEN executor ELSE NULL END, \
          executor_id = CASE WHEN marked_at_ms IS NULL THEN executor_id ELSE NULL END, marked_at_ms = NULL \
-         WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? AND status = 'pending'{end}"
+         WHERE id {in_list} AND {check}status = 'pending'{end}"
     ),
 };
 /// Locks runs that are pending, or were adopted as running without a start. A run that awaits its children is left out: it is `running`,
@@ -109,8 +109,9 @@ impl Dispatch for SqlStore {
                 Query::new(&LOCK_WAITING_RUNS).int(token.node.get()).int(token.epoch).at(until).int(limit.into());
             let mut runs = rows::runs(&tx.rows(query).await?)?;
             for chunk in runs.chunks(CHUNK_MAX) {
-                let ids = chunk.iter().map(|run| run.id.get());
-                tx.execute_all(Query::new(&WAKE_WAITING_RUNS).list(ids), chunk.len()).await?;
+                let ids: Vec<i64> = chunk.iter().map(|run| run.id.get()).collect();
+                tx.execute_all(Query::new(&WAKE_WAITING_RUNS).list(ids.iter().copied()), ids.len()).await?;
+                tx.write_open_rows(&ids).await?;
             }
             for run in &mut runs {
                 run.status = RunStatus::Pending;
@@ -147,6 +148,7 @@ impl Dispatch for SqlStore {
                 }
                 if !locked_ids.is_empty() {
                     tx.execute_all(Query::new(&UNMARK_RUNS).list(locked_ids.iter().copied()), locked_ids.len()).await?;
+                    tx.write_open_rows(&locked_ids).await?;
                 }
             }
             Ok(())
@@ -168,8 +170,7 @@ impl Dispatch for SqlStore {
             let mut ids = read_ids(&rows, "run", "id")?;
             ids.retain(|id| !in_hand_ids.contains(id));
             if !ids.is_empty() {
-                let query = Query::new(&SHELVE_RUNS).opt_text(wait_json.as_deref()).list(ids.iter().copied());
-                shelved_count += self.execute(query.int(token.node.get()).int(token.epoch)).await?;
+                shelved_count += transact!(self, "shelve", |tx| tx.shelve(token, &ids, wait_json.as_deref()).await)?;
             }
         }
     }
@@ -180,7 +181,9 @@ impl Dispatch for SqlStore {
         }
         transact!(self, "note_running", |tx| {
             let own_runs = tx.lock_own_runs(&LOCK_OWN_RUNS_NOT_BEGUN, token, runs, |_| true).await?;
-            tx.write_executors(&NOTE_RUNNING, &own_runs).await
+            tx.write_executors(&NOTE_RUNNING, &own_runs).await?;
+            let ids: Vec<i64> = own_runs.iter().map(|run| run.run.get()).collect();
+            tx.write_open_rows(&ids).await
         })
     }
 
@@ -192,7 +195,8 @@ impl Dispatch for SqlStore {
             waits.iter().partition(|wait| matches!(wait.place, WaitPlace::Executor(_)));
         transact!(self, "note_waits", |tx| {
             tx.note_waits(token, &unsent_waits, &LOCK_OWN_PENDING_RUNS, &NOTE_WAITS).await?;
-            tx.note_waits(token, &queued_waits, &LOCK_OWN_RUNS_NOT_BEGUN, &NOTE_QUEUED).await
+            let queued_ids = tx.note_waits(token, &queued_waits, &LOCK_OWN_RUNS_NOT_BEGUN, &NOTE_QUEUED).await?;
+            tx.write_open_rows(&queued_ids).await
         })
     }
 
@@ -214,6 +218,7 @@ impl Dispatch for SqlStore {
             if tx.execute(query).await? == 0 {
                 return Ok(false);
             }
+            tx.write_open_rows(&[run.get()]).await?;
             match tx.insert_runs(&shards).await?.is_empty() {
                 true => Ok(true),
                 false => Err(failure::refused("expand", "a shard of the broadcast exists already")),
@@ -268,14 +273,29 @@ impl Tx<'_> {
         Ok(won_runs)
     }
 
-    /// Writes the waits of the runs that the statement `lock_statement` locks. All of these runs wait in the same kind of place.
+    /// Locks those of these runs that are still pending under the lease `token`, and turns them into waiting ones. Returns how many these are.
+    async fn shelve(&mut self, token: LeaseToken, ids: &[i64], wait_json: Option<&str>) -> Result<u64> {
+        let own_runs = self.lock_own_open_runs(&LOCK_OWN_PENDING_RUNS, token, ids).await?;
+        let own_ids: Vec<i64> = own_runs.into_iter().map(|(id, ..)| id).collect();
+        if own_ids.is_empty() {
+            return Ok(0);
+        }
+        let query = Query::new(&SHELVE_RUNS).opt_text(wait_json).list(own_ids.iter().copied());
+        self.execute_all(query, own_ids.len()).await?;
+        self.write_open_rows(&own_ids).await?;
+        Ok(u64::try_from(own_ids.len()).unwrap_or(u64::MAX))
+    }
+
+    /// Writes the waits of the runs that the statement `lock_statement` locks. All of these runs wait in the same kind of place. Returns these
+    /// runs.
     async fn note_waits(
         &mut self,
         token: LeaseToken,
         waits: &[&NotedWait],
         lock_statement: &'static Statement,
         write_statement: &'static Statement,
-    ) -> Result<()> {
+    ) -> Result<Vec<i64>> {
+        let mut noted_ids = Vec::with_capacity(waits.len());
         let waits_by_id: HashMap<i64, &NotedWait> = waits.iter().map(|wait| (wait.run.get(), *wait)).collect();
         let mut ids: Vec<i64> = waits_by_id.keys().copied().collect();
         ids.sort_unstable();
@@ -291,8 +311,9 @@ impl Tx<'_> {
             for (query, _) in self.size.queries(write_statement, &own_waits, |query, wait| add_wait(query, wait)) {
                 self.execute(query).await?;
             }
+            noted_ids.extend(own_waits.iter().map(|wait| wait.run.get()));
         }
-        Ok(())
+        Ok(noted_ids)
     }
 
     async fn write_executors(&mut self, statement: &'static Statement, runs: &[&RunAtExecutor]) -> Result<()> {

@@ -310,6 +310,8 @@ impl<'f> Batch<'f> {
         for (query, chunk) in size.queries(&SETTLE_RUNS, &self.verdicts, add) {
             tx.execute_all(query, chunk.len()).await?;
         }
+        let ended_ids: Vec<i64> = self.verdicts.iter().map(|verdict| verdict.clean_end.end.run.get()).collect();
+        tx.remove_open_rows(&ended_ids).await?;
         for (query, chunk) in size.queries(&CORRECT_RUNS, &self.corrections, add_verdict) {
             tx.execute_all(query, chunk.len()).await?;
         }
@@ -341,7 +343,9 @@ impl<'f> Batch<'f> {
         };
         for (query, chunk) in tx.size.queries(&RETRY_RUNS, &self.retries, add) {
             tx.execute_all(query, chunk.len()).await?;
-            let query = Query::new(&rows::READ_RUNS).list(chunk.iter().map(|retry| retry.run.get()));
+            let ids: Vec<i64> = chunk.iter().map(|retry| retry.run.get()).collect();
+            tx.write_open_rows(&ids).await?;
+            let query = Query::new(&rows::READ_RUNS).list(ids.into_iter());
             let mut retried_runs: HashMap<RunId, _> = HashMap::with_capacity(chunk.len());
             for row in tx.rows(query).await? {
                 let run = rows::run(&row)?;

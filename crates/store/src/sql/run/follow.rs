@@ -356,6 +356,10 @@ impl Tx<'_> {
                     .opt_text(update.message.as_deref())
             });
             self.execute_all(query, chunk.len()).await?;
+            let changed_updates = chunk.iter().filter(|update| update.is_new || update.status.is_terminal());
+            let changed_runs: Vec<(RunId, RunStatus)> =
+                changed_updates.map(|update| (update.run, update.status)).collect();
+            self.sync_open_rows(&changed_runs).await?;
         }
         for chunk in follow_result.ended_parents.chunks(CHUNK_MAX) {
             let ids = chunk.iter().map(|(_, run)| run.get());

@@ -13,6 +13,7 @@ pub(super) mod follow;
 pub(super) mod job_page;
 pub(super) mod limits;
 pub(super) mod r#move;
+pub(super) mod open_rows;
 pub(super) mod open_runs;
 pub(super) mod read;
 pub(super) mod relay;

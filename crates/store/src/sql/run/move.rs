@@ -414,6 +414,7 @@ impl Tx<'_> {
         for chunk in runs.chunks(CHUNK_MAX) {
             let query = Query::new(&MOVE_RUNS).int(node).int(epoch).opt_text(wait.as_deref());
             self.execute_all(query.list(chunk.iter().copied()), chunk.len()).await?;
+            self.write_open_rows(chunk).await?;
         }
         Ok(())
     }
