@@ -14,23 +14,23 @@ use crate::{LeaseToken, Result};
 macro_rules! select_snapshot {
     ($rest:literal) => {
         concat!(
-            "SELECT id, namespace_id, app_id, job_id, fire_at_ms, shard_index, status, reason, attempt, due_at_ms, \
-             CASE WHEN executor_id IS NULL THEN NULL ELSE executor END AS executor, \
-             CASE WHEN status = 'running' AND started_at_ms IS NULL THEN detail ELSE NULL END AS detail FROM run ",
+            "SELECT run.id, run.namespace_id, run.app_id, run.job_id, run.fire_at_ms, run.shard_index, run.status, run.reason, \
+             run.attempt, run.due_at_ms, CASE WHEN run.executor_id IS NULL THEN NULL ELSE run.executor END AS executor, \
+             CASE WHEN run.status = 'running' AND run.started_at_ms IS NULL THEN run.detail ELSE NULL END AS detail FROM ",
             $rest
         )
     };
 }
 
 pub(super) const READ_RUNS_AFTER: Statement =
-    Statement { name: "read_runs_after", text: select_snapshot!("WHERE id > ? ORDER BY id LIMIT ?") };
+    Statement { name: "read_runs_after", text: select_snapshot!("run WHERE run.id > ? ORDER BY run.id LIMIT ?") };
 pub(super) const READ_CURRENT_RUNS: Statement =
-    Statement { name: "read_runs_now", text: select_snapshot!("WHERE id {in_list}") };
+    Statement { name: "read_runs_now", text: select_snapshot!("run WHERE run.id {in_list}") };
 pub(super) const READ_RUNS_OF_LEASE: Statement = Statement {
     name: "read_runs_of_lease",
     text: select_snapshot!(
-        "WHERE node_id = ? AND node_epoch = ? AND status IN ('pending', 'waiting', 'running') AND status = ? \
-         ORDER BY due_at_ms LIMIT ?"
+        "open_run JOIN run ON run.id = open_run.id WHERE open_run.node_id = ? AND open_run.node_epoch = ? \
+         AND open_run.status = ? ORDER BY open_run.due_at_ms LIMIT ?"
     ),
 };
 pub(super) const READ_JOBS_SAVED: Statement = Statement {

@@ -92,8 +92,7 @@ const READ_EXECUTOR_SWITCHES: Statement = Statement {
 const READ_DEAD_NODES: Statement = Statement {
     name: "read_dead_nodes",
     text: "SELECT id FROM node WHERE lease_until_ms < ? AND id < (SELECT MAX(newest.id) FROM node newest) \
-           AND NOT EXISTS (SELECT 1 FROM run WHERE run.node_id = node.id \
-           AND run.status IN ('pending', 'waiting', 'running')) \
+           AND NOT EXISTS (SELECT 1 FROM open_run WHERE open_run.node_id = node.id) \
            AND NOT EXISTS (SELECT 1 FROM limit_home WHERE limit_home.home = node.id) \
            AND NOT EXISTS (SELECT 1 FROM job_due WHERE job_due.home = node.id AND job_due.next_fire_at_ms IS NOT NULL) \
            ORDER BY id LIMIT ?",

@@ -21,7 +21,11 @@ async fn check_plan(store: &SqlStore, statement: &Statement, index: &str) {
     }
     let rows = query.fetch_all(&store.pools.current_pools().read).await.unwrap();
     let plan: Vec<String> = rows.iter().map(|row| row.try_get::<String, _>(3).unwrap()).collect();
-    let scans = plan.iter().any(|step| step.starts_with("SCAN run ") || step == "SCAN run" || step == "SCAN job_due");
+    let is_scan = |step: &String| {
+        let table = step.strip_prefix("SCAN ").unwrap_or_default();
+        table.starts_with("run ") || table.starts_with("open_run ") || ["run", "open_run", "job_due"].contains(&table)
+    };
+    let scans = plan.iter().any(is_scan);
     let uses_index = plan.iter().any(|step| step.contains("SEARCH") && step.contains(index));
     // A partial index that contains only the wanted rows is read as a whole, without SEARCH.
     let searches = uses_index || plan.iter().any(|step| step.ends_with(&format!(" USING INDEX {index}")));
@@ -38,10 +42,15 @@ async fn frequent_queries_use_an_index() {
         (&run::claim::FIND_HOMES_WITH_DUE_JOBS, "job_due_next (home=? AND next_fire_at_ms>?"),
         (&run::stored_fires::READ_LAST_INSTANTS, "(job_id=?)"),
         (&run::stored_fires::READ_FIRES_WITH_ROWS, "(job_id=? AND fire_at_ms>? AND fire_at_ms<?)"),
-        (&run::adopt::FIND_NODES_WITH_ORPHANS, "INDEX run_open"),
-        (&run::dispatch::LOCK_WAITING_RUNS, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms<?)"),
+        (&run::adopt::FIND_NODES_WITH_ORPHANS, "open_run_owner (node_id=? AND status=? AND node_epoch<?)"),
+        (&run::dispatch::FIND_WAITING_RUNS, "open_run_owner (node_id=? AND status=? AND node_epoch=? AND due_at_ms<?)"),
         (&run::cancel::READ_OPEN_RUNS, "run_open_job (node_id=? AND status=? AND job_id=?)"),
-        (&run::dispatch::READ_OWN_PENDING_RUNS, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms>?)"),
+        (
+            &run::dispatch::READ_OWN_PENDING_RUNS,
+            "open_run_owner (node_id=? AND status=? AND node_epoch=? AND due_at_ms>?)",
+        ),
+        (&run::r#move::READ_UNSENT_RUNS, "run USING INTEGER PRIMARY KEY"),
+        (&run::limits::READ_OPEN_SHARDS, "open_run_owner (node_id=?)"),
         (&run::cancel::READ_CANCELS, "run USING INTEGER PRIMARY KEY"),
         (&run::cancel::READ_DROP_REQUESTS, "run USING INTEGER PRIMARY KEY"),
         (&run::cancel::READ_CANCELS_ELSEWHERE, "run USING INTEGER PRIMARY KEY"),
@@ -50,10 +59,10 @@ async fn frequent_queries_use_an_index() {
         (&run::cancel::READ_OPEN_RUNS_OF_FIRE, "(job_id=? AND fire_at_ms=?)"),
         (
             &run::read::READ_OPEN_KEYS,
-            "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms>? AND due_at_ms<?)",
+            "open_run_owner (node_id=? AND status=? AND node_epoch=? AND due_at_ms>? AND due_at_ms<?)",
         ),
-        (&run::adopt::FIND_ORPHAN, "run_open (node_id=? AND node_epoch<?)"),
-        (&run::adopt::COUNT_ORPHANS, "run_open_job (node_id=? AND status=?)"),
+        (&run::adopt::FIND_ORPHAN, "open_run_owner (node_id=? AND status=? AND node_epoch<?)"),
+        (&run::adopt::COUNT_ORPHANS, "open_run_owner (node_id=? AND status=? AND node_epoch<?)"),
         (
             &run::open_runs::READ_OPEN_RUNS_OF_JOBS,
             "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch<?)",
@@ -133,7 +142,7 @@ async fn frequent_queries_use_an_index() {
         (&upkeep::READ_FOLLOWERS, "run_parent (parent_id=?)"),
         (&changes::READ_RUNS_AFTER, "INTEGER PRIMARY KEY (rowid>?)"),
         (&changes::READ_CURRENT_RUNS, "INTEGER PRIMARY KEY"),
-        (&changes::READ_RUNS_OF_LEASE, "run_open (node_id=? AND node_epoch=? AND status=?)"),
+        (&changes::READ_RUNS_OF_LEASE, "open_run_owner (node_id=? AND status=? AND node_epoch=?)"),
         (&changes::READ_JOBS_SAVED, "job_saved (updated_at_ms>?)"),
         (&declarations::READ_HEADERS, "declared_set_seen"),
         (&shadow::LIST_FIRES, "shadow_fire_job (job_id=? AND started_at_ms>? AND started_at_ms<?)"),
@@ -209,9 +218,9 @@ async fn frequent_queries_use_an_index() {
         (&rollups::READ_UNSUCCESSFUL_RUNS, "run_trouble (namespace_id=? AND id>?)"),
         (&rollups::READ_CHART_RUNS, "(job_id=? AND fire_at_ms>? AND fire_at_ms<?)"),
         (&rollups::READ_CHART_RUNS_OF_ALL, "run_list (namespace_id=? AND id>? AND id<?)"),
-        (&rollups::READ_OPEN_CHART_RUNS, "run_open_job (node_id=? AND status=?)"),
-        (&rollups::READ_OPEN_JOBS, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms<?)"),
-        (&rollups::READ_LEFT_OPEN_JOBS, "run_open (node_id=? AND node_epoch<?)"),
+        (&rollups::READ_OPEN_CHART_RUNS, "open_run_owner (node_id=? AND status=?)"),
+        (&rollups::READ_OPEN_JOBS, "open_run_owner (node_id=? AND status=? AND node_epoch=? AND due_at_ms<?)"),
+        (&rollups::READ_LEFT_OPEN_JOBS, "open_run_owner (node_id=? AND status=? AND node_epoch<?)"),
         (&activity::READ_ACTIVITY, "run_open_job (node_id=? AND status=? AND job_id=?)"),
         (&activity::READ_ACTIVITY, "run USING INDEX sqlite_autoindex_run_1 (job_id=?)"),
         (&activity::READ_ACTIVITY, "job_due USING INTEGER PRIMARY KEY"),

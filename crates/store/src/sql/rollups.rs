@@ -174,10 +174,10 @@ macro_rules! open_jobs {
         concat!(
             "SELECT run.job_id, MIN(run.id) AS first_id, MIN(",
             planned!(),
-            ") AS planned_ms, MIN(run.started_at_ms) AS begun_ms FROM run WHERE run.node_id = ? AND ",
+            ") AS planned_ms, MIN(run.started_at_ms) AS begun_ms FROM open_run JOIN run ON run.id = open_run.id \
+             WHERE open_run.node_id = ? AND ",
             $of_lease,
-            " AND run.status IN ('pending', 'waiting', 'running') AND run.status = ? AND run.due_at_ms <= ? \
-             AND +run.namespace_id = ? AND ",
+            " AND open_run.status = ? AND open_run.due_at_ms <= ? AND +open_run.namespace_id = ? AND ",
             planned!(),
             " <= ? AND COALESCE(run.started_at_ms, 0) <= ? AND run.attempt <= ? \
              AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) GROUP BY run.job_id \
@@ -189,10 +189,10 @@ macro_rules! open_jobs {
 /// Finds open runs that are late or take long. Reads them by the instants at which they were due, so that the number of other open runs
 /// does not matter.
 pub(super) const READ_OPEN_JOBS: Statement =
-    Statement { name: "read_open_jobs", text: open_jobs!("run.node_epoch = ?") };
+    Statement { name: "read_open_jobs", text: open_jobs!("open_run.node_epoch = ?") };
 /// Like [`READ_OPEN_JOBS`], for runs of earlier leases that are not adopted yet.
 pub(super) const READ_LEFT_OPEN_JOBS: Statement =
-    Statement { name: "read_left_open_jobs", text: open_jobs!("run.node_epoch < ?") };
+    Statement { name: "read_left_open_jobs", text: open_jobs!("open_run.node_epoch < ?") };
 const READ_LEASES: Statement =
     Statement { name: "read_leases_of_nodes", text: "SELECT id, epoch FROM node ORDER BY id" };
 const READ_NODE_IDS: Statement = Statement { name: "read_node_ids", text: "SELECT id FROM node ORDER BY id" };
@@ -203,8 +203,8 @@ pub(super) const READ_OPEN_CHART_RUNS: Statement = Statement {
     text: concat!(
         "SELECT ",
         mark_columns!(),
-        " FROM node CROSS JOIN run WHERE run.node_id = node.id AND run.status IN ('pending', 'waiting', 'running') \
-         AND run.status = ? AND +run.namespace_id = ? AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) LIMIT ?"
+        " FROM node CROSS JOIN open_run JOIN run ON run.id = open_run.id WHERE open_run.node_id = node.id AND open_run.status = ? \
+         AND +open_run.namespace_id = ? AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) LIMIT ?"
     ),
 };
 /// Reads by home, because the index begins with the home: one statement for each node, and one for jobs without a home.

@@ -21,8 +21,8 @@ const SINGLE_READ_NODES_MAX: usize = 4;
 macro_rules! an_orphan {
     ($status:literal) => {
         concat!(
-            "(SELECT run.id FROM run WHERE run.node_id = node.id AND run.node_epoch < node.epoch \
-             AND run.status IN ('pending', 'waiting', 'running') AND run.status = '",
+            "(SELECT open_run.id FROM open_run WHERE open_run.node_id = node.id AND open_run.node_epoch < node.epoch \
+             AND open_run.status = '",
             $status,
             "' LIMIT 1)"
         )
@@ -51,13 +51,14 @@ const READ_FENCED_BY: Statement = Statement {
     name: "read_fenced_by",
     text: "SELECT id FROM node WHERE fenced_by {in_list} AND lease_until_ms = prior_lease_until_ms ORDER BY id",
 };
-/// Whether a node has any orphan. Nearly always there is none, and the index by job cannot show that quickly.
+/// Whether a node has any orphan. Nearly always there is none. The statement names each status, because in the index the status comes before
+/// the epoch.
 pub(in crate::sql) const FIND_ORPHAN: Statement = Statement {
     name: "find_orphan",
-    text: "SELECT id FROM run WHERE node_id = ? AND node_epoch < ? AND status IN ('pending', 'waiting', 'running') LIMIT 1",
+    text: "SELECT id FROM open_run WHERE node_id = ? AND status IN ('pending', 'waiting', 'running') AND node_epoch < ? LIMIT 1",
 };
-/// Which of some dead nodes have an orphan. There is one inner statement for each status, because in MySQL's index the status comes before
-/// the epoch.
+/// Which of some dead nodes have an orphan. There is one inner statement for each status, because in the index the status comes before the
+/// epoch.
 pub(in crate::sql) const FIND_NODES_WITH_ORPHANS: Statement = Statement {
     name: "find_nodes_with_orphans",
     text: concat!(
@@ -70,11 +71,11 @@ pub(in crate::sql) const FIND_NODES_WITH_ORPHANS: Statement = Statement {
         ") AS orphan_id FROM node WHERE node.id {in_list}) dead WHERE dead.orphan_id IS NOT NULL ORDER BY dead.id"
     ),
 };
-/// Executed once for each status, because in the index the status comes before the job. Each execution is a range scan of that index.
+/// Executed once for each status, because in the index the status comes before the epoch. Each execution is a range scan of that index.
 pub(in crate::sql) const COUNT_ORPHANS: Statement = Statement {
     name: "count_orphans",
-    text: "SELECT job_id, COUNT(*) AS run_count FROM run WHERE node_id = ? \
-           AND status IN ('pending', 'waiting', 'running') AND status = ? AND node_epoch < ? GROUP BY job_id",
+    text: "SELECT job_id, COUNT(*) AS run_count FROM open_run WHERE node_id = ? AND status = ? AND node_epoch < ? \
+           GROUP BY job_id",
 };
 const LOCK_HOMES: Statement = Statement {
     name: "lock_homes",

@@ -14,14 +14,18 @@ use crate::sql::rows::{self, noted_detail, run_columns};
 use crate::sql::{SqlStore, Tx, failure, transact};
 use crate::{Dispatch, LeaseToken, Result};
 
-/// SQLite uses the index of open runs only if the statement contains its condition.
-pub(in crate::sql) const LOCK_WAITING_RUNS: Statement = Statement {
+pub(in crate::sql) const FIND_WAITING_RUNS: Statement = Statement {
+    name: "find_waiting",
+    text: "SELECT id FROM open_run WHERE node_id = ? AND status = 'waiting' AND node_epoch = ? AND due_at_ms <= ? \
+           ORDER BY due_at_ms LIMIT ?",
+};
+const LOCK_WAITING_RUNS: Statement = Statement {
     name: "lock_waiting",
     text: concat!(
         "SELECT ",
         run_columns!(),
-        " FROM run WHERE node_id = ? AND node_epoch = ? AND status IN ('pending', 'waiting', 'running') \
-         AND status = 'waiting' AND due_at_ms <= ? ORDER BY due_at_ms LIMIT ? {skip_locked}"
+        " FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? AND status = 'waiting' \
+         AND due_at_ms <= ?{end} ORDER BY id {skip_locked}"
     ),
 };
 const WAKE_WAITING_RUNS: Statement = Statement {
@@ -52,8 +56,7 @@ const UNMARK_RUNS: Statement = Statement {
 /// Reads in the order of the index. In the order of ids, each page would require reading all pending runs.
 pub(in crate::sql) const READ_OWN_PENDING_RUNS: Statement = Statement {
     name: "read_own_pending",
-    text: "SELECT id, due_at_ms FROM run WHERE node_id = ? AND node_epoch = ? \
-           AND status IN ('pending', 'waiting', 'running') AND status = 'pending' \
+    text: "SELECT id, due_at_ms FROM open_run WHERE node_id = ? AND node_epoch = ? AND status = 'pending' \
            AND due_at_ms >= ? AND (due_at_ms > ? OR id > ?) ORDER BY due_at_ms, id LIMIT ?",
 };
 /// The executor of a shard, or of the previous attempt, is kept. (MySQL assigns in the order of the text, so `marked_at_ms` comes last.)
@@ -105,17 +108,22 @@ const EXPAND_RUN: Statement = Statement {
 impl Dispatch for SqlStore {
     async fn take_waiting(&self, token: LeaseToken, until: Timestamp, limit: u32) -> Result<Vec<Run>> {
         transact!(self, "take_waiting", |tx| {
-            let query =
-                Query::new(&LOCK_WAITING_RUNS).int(token.node.get()).int(token.epoch).at(until).int(limit.into());
-            let mut runs = rows::runs(&tx.rows(query).await?)?;
-            for chunk in runs.chunks(CHUNK_MAX) {
-                let ids: Vec<i64> = chunk.iter().map(|run| run.id.get()).collect();
-                tx.execute_all(Query::new(&WAKE_WAITING_RUNS).list(ids.iter().copied()), ids.len()).await?;
-                tx.write_open_rows(&ids).await?;
+            let query = Query::new(&FIND_WAITING_RUNS).int(token.node.get()).int(token.epoch);
+            let mut found_ids = read_ids(&tx.rows(query.at(until).int(limit.into())).await?, "open_run", "id")?;
+            found_ids.sort_unstable();
+            let mut runs = Vec::with_capacity(found_ids.len());
+            for chunk in found_ids.chunks(CHUNK_MAX) {
+                let query = Query::new(&LOCK_WAITING_RUNS).list(chunk.iter().copied());
+                let query = query.int(token.node.get()).int(token.epoch).at(until);
+                let waiting_runs = rows::runs(&tx.rows(query).await?)?;
+                let ids: Vec<i64> = waiting_runs.iter().map(|run| run.id.get()).collect();
+                if !ids.is_empty() {
+                    tx.execute_all(Query::new(&WAKE_WAITING_RUNS).list(ids.iter().copied()), ids.len()).await?;
+                    tx.write_open_rows(&ids).await?;
+                }
+                runs.extend(waiting_runs.into_iter().map(|run| Run { status: RunStatus::Pending, ..run }));
             }
-            for run in &mut runs {
-                run.status = RunStatus::Pending;
-            }
+            runs.sort_by_key(|run| (run.due_at, run.id));
             Ok(runs)
         })
     }

@@ -24,8 +24,7 @@ const TAKE_LIMIT: Statement = Statement {
     text: concat!(
         "UPDATE limit_home SET home = ? WHERE namespace_id = ? AND limit_key = ? AND home = ? \
            AND EXISTS (SELECT 1 FROM node WHERE node.id = limit_home.home AND (node.state <> 'active' OR node.is_leaving = 1)) \
-           AND NOT EXISTS (SELECT 1 FROM run WHERE run.node_id = limit_home.home \
-           AND run.status IN ('pending', 'waiting', 'running')) \
+           AND NOT EXISTS (SELECT 1 FROM open_run WHERE open_run.node_id = limit_home.home) \
            AND NOT EXISTS (SELECT 1 FROM node WHERE node.fenced_by = limit_home.home \
            AND node.lease_until_ms = node.prior_lease_until_ms AND COALESCE(",
         an_orphan!("pending"),
@@ -53,10 +52,10 @@ const FREE_LIMIT: Statement = Statement {
     text: "DELETE FROM limit_home WHERE namespace_id = ? AND limit_key = ? AND home = ?",
 };
 /// Selects broadcasts, expanded or not, and their shards.
-const READ_OPEN_SHARDS: Statement = Statement {
+pub(in crate::sql) const READ_OPEN_SHARDS: Statement = Statement {
     name: "read_open_shards",
-    text: "SELECT DISTINCT job_id, job_version FROM run WHERE node_id = ? \
-           AND status IN ('pending', 'waiting', 'running') AND (shard_index = -1 OR shard_total > 1)",
+    text: "SELECT DISTINCT run.job_id, run.job_version FROM open_run JOIN run ON run.id = open_run.id \
+           WHERE open_run.node_id = ? AND (run.shard_index = -1 OR run.shard_total > 1)",
 };
 
 #[async_trait]

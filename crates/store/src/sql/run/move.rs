@@ -17,10 +17,11 @@ use crate::sql::run::open_runs::OpenRunsOfNode;
 use crate::sql::{SqlStore, Tx, failure, transact};
 use crate::{LeaseToken, Move, Result, StoreError};
 
-const READ_UNSENT_RUNS: Statement = Statement {
+pub(in crate::sql) const READ_UNSENT_RUNS: Statement = Statement {
     name: "read_unsent",
-    text: "SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND node_epoch = ? \
-           AND status IN ('pending', 'waiting') AND marked_at_ms IS NULL AND id > ? ORDER BY id LIMIT ?",
+    text: "SELECT open_run.id, open_run.job_id, open_run.due_at_ms FROM open_run JOIN run ON run.id = open_run.id \
+           WHERE open_run.node_id = ? AND open_run.node_epoch = ? AND open_run.status IN ('pending', 'waiting') \
+           AND run.marked_at_ms IS NULL AND open_run.id > ? ORDER BY open_run.id LIMIT ?",
 };
 const READ_UNSENT_RUNS_OF_JOBS: Statement = Statement {
     name: "read_unsent_among",

@@ -5,8 +5,9 @@
 //! rows of `run`, or changes one of these columns, then calls a function of this file with the ids of these rows, and a statement outside
 //! of a transaction changes none of these columns. Ids of rows that the transaction has not inserted or locked must not be passed.
 //!
-//! No statement reads the table yet. A server of the version before it writes `run` alone, so a row may be missing, or may be left from a
-//! run that has ended: no function here expects a number of rows.
+//! Statements that look for open runs read `open_run`, and join `run` for other columns. A statement that finds the ids of runs in order to
+//! change them locks them in `run`, and checks there whether they are still open: a server of the version before this table writes `run`
+//! alone, so a row may be missing, or may be left from a run that has ended. No function here expects a number of rows.
 
 use rondel_core::{Run, RunId, RunStatus};
 

@@ -151,12 +151,10 @@ pub(in crate::sql) const READ_PLANNED_ROW_BEFORE: Statement = Statement {
          AND parent_id IS NULL ORDER BY fire_at_ms DESC LIMIT 1"
     ),
 };
-/// SQLite uses the index of open runs only if the statement contains its condition.
 pub(in crate::sql) const READ_OPEN_KEYS: Statement = Statement {
     name: "read_open_keys",
-    text: "SELECT id, due_at_ms FROM run WHERE node_id = ? AND node_epoch = ? \
-           AND status IN ('pending', 'waiting', 'running') AND status = ? AND due_at_ms >= ? AND due_at_ms < ? \
-           AND (due_at_ms > ? OR id > ?) ORDER BY due_at_ms, id LIMIT ?",
+    text: "SELECT id, due_at_ms FROM open_run WHERE node_id = ? AND node_epoch = ? AND status = ? \
+           AND due_at_ms >= ? AND due_at_ms < ? AND (due_at_ms > ? OR id > ?) ORDER BY due_at_ms, id LIMIT ?",
 };
 
 /// The attempts of a run before its current one.
