@@ -8,13 +8,11 @@ use crate::rollups::{JobActivity, decides_failing};
 use crate::sql::SqlStore;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 
-/// Whether the job has an open run of this status. The index of open runs begins with the node. The cross join makes `SQLite` use this
-/// index instead of reading all runs of the job. The condition on a single status lets the other databases use it, too.
+/// Whether the job has an open run of this status.
 macro_rules! has_run {
     ($status:literal) => {
         concat!(
-            "EXISTS (SELECT 1 FROM node CROSS JOIN run WHERE run.node_id = node.id AND run.job_id = job_due.job_id \
-             AND run.status IN ('pending', 'waiting', 'running') AND run.status = '",
+            "EXISTS (SELECT 1 FROM open_run WHERE open_run.job_id = job_due.job_id AND open_run.status = '",
             $status,
             "')"
         )

@@ -29,7 +29,7 @@ pub(super) const READ_CURRENT_RUNS: Statement =
 pub(super) const READ_RUNS_OF_LEASE: Statement = Statement {
     name: "read_runs_of_lease",
     text: select_snapshot!(
-        "open_run JOIN run ON run.id = open_run.id WHERE open_run.node_id = ? AND open_run.node_epoch = ? \
+        "open_run CROSS JOIN run WHERE run.id = open_run.id AND open_run.node_id = ? AND open_run.node_epoch = ? \
          AND open_run.status = ? ORDER BY open_run.due_at_ms LIMIT ?"
     ),
 };

@@ -39,15 +39,13 @@ pub(super) const READ_PUMP_ROOTS: Statement = Statement {
          ORDER BY fire_at_ms DESC, cause DESC LIMIT ?"
     ),
 };
-/// Reads open root rows separately, because an open one can be older than many that have ended. The index of open runs begins with the
-/// node, so the condition on the node makes it usable.
+/// Reads open root rows separately, because an open one can be older than many that have ended.
 pub(super) const READ_OPEN_PUMP_ROOTS: Statement = Statement {
     name: "read_open_pump_roots",
     text: concat!(
         "SELECT ",
         run_columns!(),
-        " FROM run WHERE node_id IN (SELECT id FROM node) AND status IN ('pending', 'waiting', 'running') \
-         AND job_id = ? AND shard_index = -1 LIMIT ?"
+        " FROM open_run CROSS JOIN run WHERE run.id = open_run.id AND open_run.job_id = ? AND open_run.shard_index = -1 LIMIT ?"
     ),
 };
 const READ_ITEMS: Statement = Statement {

@@ -174,8 +174,8 @@ macro_rules! open_jobs {
         concat!(
             "SELECT run.job_id, MIN(run.id) AS first_id, MIN(",
             planned!(),
-            ") AS planned_ms, MIN(run.started_at_ms) AS begun_ms FROM open_run JOIN run ON run.id = open_run.id \
-             WHERE open_run.node_id = ? AND ",
+            ") AS planned_ms, MIN(run.started_at_ms) AS begun_ms FROM open_run CROSS JOIN run \
+             WHERE run.id = open_run.id AND open_run.node_id = ? AND ",
             $of_lease,
             " AND open_run.status = ? AND open_run.due_at_ms <= ? AND +open_run.namespace_id = ? AND ",
             planned!(),
@@ -203,8 +203,8 @@ pub(super) const READ_OPEN_CHART_RUNS: Statement = Statement {
     text: concat!(
         "SELECT ",
         mark_columns!(),
-        " FROM node CROSS JOIN open_run JOIN run ON run.id = open_run.id WHERE open_run.node_id = node.id AND open_run.status = ? \
-         AND +open_run.namespace_id = ? AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) LIMIT ?"
+        " FROM node CROSS JOIN open_run CROSS JOIN run WHERE open_run.node_id = node.id AND run.id = open_run.id \
+         AND open_run.status = ? AND +open_run.namespace_id = ? AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) LIMIT ?"
     ),
 };
 /// Reads by home, because the index begins with the home: one statement for each node, and one for jobs without a home.

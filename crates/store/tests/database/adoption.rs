@@ -39,6 +39,12 @@ async fn shards_that_are_stored_during_an_adoption_are_taken_over_with_their_bro
                  trigger_kind, 'pending', attempt, due_at_ms, node_id, node_epoch, id, span_count FROM run WHERE id = {root}"
             );
             transaction.execute(AssertSqlSafe(shard.as_str())).await.unwrap();
+            let open_row = format!(
+                "INSERT INTO open_run (id, job_id, fire_at_ms, cause, shard_index, namespace_id, app_id, node_id, node_epoch, \
+                 status, due_at_ms) SELECT id, job_id, fire_at_ms, cause, shard_index, namespace_id, app_id, node_id, node_epoch, \
+                 status, due_at_ms FROM run WHERE id = {id}"
+            );
+            transaction.execute(AssertSqlSafe(open_row.as_str())).await.unwrap();
         }
         let commit = async {
             tokio::time::sleep(Duration::from_millis(500)).await;

@@ -88,11 +88,7 @@ const MOVE_HOMES: Statement = Statement {
 };
 const LOCK_ORPHANS: Statement = Statement {
     name: "lock_orphans",
-    text: concat!(
-        "SELECT ",
-        run_columns!(),
-        " FROM run WHERE id {in_list} AND {check}status IN ('pending', 'waiting', 'running'){end} ORDER BY id {for_update}"
-    ),
+    text: concat!("SELECT ", run_columns!(), " FROM run WHERE id {in_list} ORDER BY id {for_update}"),
 };
 const ADOPT_RUNS: Statement = Statement {
     name: "adopt_runs",
@@ -372,8 +368,13 @@ impl Tx<'_> {
     ) -> Result<Vec<Adopted>> {
         let mut take_over_rows: Vec<(RunId, LeaseToken, RunStatus, Option<String>)> = Vec::with_capacity(ids.len());
         let mut adopted_runs = Vec::with_capacity(ids.len());
+        let mut left_ids: BTreeSet<i64> = ids.iter().copied().collect();
         for row in self.rows(Query::new(&LOCK_ORPHANS).list(ids.iter().copied())).await? {
             let run = rows::run(&row)?;
+            if run.status.is_terminal() {
+                continue;
+            }
+            left_ids.remove(&run.id.get());
             let from = LeaseToken { node: run.node, epoch: run.node_epoch };
             let Some(lease) = ended_leases.get(&from.node).filter(|lease| from.epoch < lease.epoch) else { continue };
             let run = Run {
@@ -384,6 +385,8 @@ impl Tx<'_> {
             take_over_rows.push((run.id, from, run.status, run.detail.as_ref().and_then(|detail| detail.to_json())));
             adopted_runs.push(Adopted { run, from, lease_ended_at: lease.ended_at });
         }
+        // The runs of these rows have ended. If the rows stayed, their jobs would wait for an adoption for ever.
+        self.remove_open_rows(&Vec::from_iter(left_ids)).await?;
         type TakeOverRow = (RunId, LeaseToken, RunStatus, Option<String>);
         let add = |query: Query, (run, from, status, detail): &TakeOverRow| {
             query

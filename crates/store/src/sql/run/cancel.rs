@@ -63,21 +63,18 @@ const INSERT_CANCELS: Statement = Statement {
 /// The runs that a user's request to cancel applies to, as [`CancelRequest::replaces`] decides.
 macro_rules! may_be_asked {
     () => {
-        "(cancel_by IS NULL OR cancel_reason IN ('window_over', 'dry', 'paused', 'changed'))"
+        "(run.cancel_by IS NULL OR run.cancel_reason IN ('window_over', 'dry', 'paused', 'changed'))"
     };
 }
-const READ_NODE_IDS: Statement = Statement { name: "read_owners", text: "SELECT id FROM node ORDER BY id" };
-/// Reads the runs of one node, because the index of open runs by job begins with the node. Runs of ended leases are read as well, because
-/// their adoption may take a while.
+/// Runs of ended leases are read as well, because their adoption may take a while.
 pub(in crate::sql) const READ_OPEN_RUNS: Statement = Statement {
     name: "read_open",
     text: concat!(
         "SELECT ",
         run_columns!(),
-        " FROM run WHERE node_id = ? AND status IN ('pending', 'waiting', 'running') \
-         AND job_id = ? AND ",
+        " FROM open_run CROSS JOIN run WHERE run.id = open_run.id AND open_run.job_id = ? AND ",
         may_be_asked!(),
-        " AND (? = 0 OR app_id = ?) ORDER BY id LIMIT ?"
+        " AND (? = 0 OR open_run.app_id = ?) ORDER BY open_run.id LIMIT ?"
     ),
 };
 pub(in crate::sql) const READ_OPEN_RUNS_OF_FIRE: Statement = Statement {
@@ -85,10 +82,10 @@ pub(in crate::sql) const READ_OPEN_RUNS_OF_FIRE: Statement = Statement {
     text: concat!(
         "SELECT ",
         run_columns!(),
-        " FROM run WHERE job_id = ? AND fire_at_ms = ? AND status IN ('pending', 'waiting', 'running') \
-         AND ",
+        " FROM open_run CROSS JOIN run WHERE run.id = open_run.id AND open_run.job_id = ? \
+         AND open_run.status IN ('pending', 'waiting', 'running') AND open_run.fire_at_ms = ? AND ",
         may_be_asked!(),
-        " AND (? = 0 OR app_id = ?) ORDER BY id LIMIT ?"
+        " AND (? = 0 OR open_run.app_id = ?) ORDER BY open_run.id LIMIT ?"
     ),
 };
 
@@ -196,20 +193,11 @@ impl Cancel for SqlStore {
         limit: u32,
     ) -> Result<Vec<Run>> {
         let app = app.map_or(0, AppId::get);
-        if let Some(fire_at) = fire_at {
-            let query =
-                Query::new(&READ_OPEN_RUNS_OF_FIRE).int(job.get()).at(fire_at).int(app).int(app).int(limit.into());
-            return rows::runs(&self.rows(query).await?);
-        }
-        let mut open_runs = Vec::new();
-        for row in self.rows(Query::new(&READ_NODE_IDS)).await? {
-            let node = Reader::new(&row, "node").int("id")?;
-            let query = Query::new(&READ_OPEN_RUNS).int(node).int(job.get()).int(app).int(app).int(limit.into());
-            open_runs.append(&mut rows::runs(&self.rows(query).await?)?);
-        }
-        open_runs.sort_by_key(|run| run.id);
-        open_runs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        Ok(open_runs)
+        let query = match fire_at {
+            Some(fire_at) => Query::new(&READ_OPEN_RUNS_OF_FIRE).int(job.get()).at(fire_at),
+            None => Query::new(&READ_OPEN_RUNS).int(job.get()),
+        };
+        rows::runs(&self.rows(query.int(app).int(app).int(limit.into())).await?)
     }
 }
 
@@ -223,12 +211,8 @@ impl Tx<'_> {
         drops: QueuedDrops<'_>,
         now: Timestamp,
     ) -> Result<()> {
-        let mut open_runs = Vec::new();
-        for row in self.rows(Query::new(&READ_NODE_IDS)).await? {
-            let node = Reader::new(&row, "node").int("id")?;
-            let query = Query::new(&READ_OPEN_RUNS).int(node).int(job.get()).int(0).int(0);
-            open_runs.append(&mut rows::runs(&self.rows(query.int(drops.limit.into())).await?)?);
-        }
+        let query = Query::new(&READ_OPEN_RUNS).int(job.get()).int(0).int(0).int(drops.limit.into());
+        let open_runs = rows::runs(&self.rows(query).await?)?;
         let ids: Vec<i64> = queued_to_drop(open_runs, reason, drops).into_iter().map(RunId::get).collect();
         for chunk in ids.chunks(CHUNK_MAX) {
             self.note_drops(chunk, CancelRequest { by: drops.by, reason }, now).await?;

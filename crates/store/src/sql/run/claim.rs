@@ -74,13 +74,15 @@ const READ_HOME: Statement = Statement {
 };
 const MOVE_HOME: Statement =
     Statement { name: "move_home", text: "UPDATE job_due SET home = ?, term = term + 1 WHERE job_id = ? AND home = ?" };
-const READ_UNSENT_RUNS_OF_JOB: Statement = Statement {
+pub(in crate::sql) const READ_UNSENT_RUNS_OF_JOB: Statement = Statement {
     name: "read_unsent_of",
     text: concat!(
         "SELECT ",
         run_columns!(),
-        " FROM run WHERE job_id = ? AND fire_at_ms >= ? AND (fire_at_ms > ? OR cause > ? OR (cause = ? AND shard_index > ?)) \
-         AND status = 'pending' AND node_id = ? AND node_epoch = ? ORDER BY fire_at_ms, cause, shard_index LIMIT ?"
+        " FROM open_run CROSS JOIN run WHERE run.id = open_run.id AND open_run.job_id = ? AND open_run.fire_at_ms >= ? \
+         AND (open_run.fire_at_ms > ? OR open_run.cause > ? OR (open_run.cause = ? AND open_run.shard_index > ?)) \
+         AND open_run.status = 'pending' AND +open_run.node_id = ? AND +open_run.node_epoch = ? \
+         ORDER BY open_run.fire_at_ms, open_run.cause, open_run.shard_index LIMIT ?"
     ),
 };
 const READ_RUN_BY_KEY: Statement = Statement {

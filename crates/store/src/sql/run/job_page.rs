@@ -11,6 +11,7 @@ use crate::ledger::RunQuery;
 use crate::sql::SqlStore;
 use crate::sql::query::{Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
+use crate::sql::run::open_runs::OPEN_STATUSES;
 use crate::sql::run::read::{are_open, bind_all_statuses, bind_statuses};
 use crate::sql::run::search::FIND_END_OF_JOB;
 use crate::{Result, Runs as _};
@@ -21,13 +22,24 @@ const STEP_COUNT: u32 = 40;
 const STEP_COUNT_MAX: u32 = 20_000;
 
 macro_rules! after_place {
-    () => {
-        "fire_at_ms <= ? AND (fire_at_ms < ? OR cause < ? OR (cause = ? AND shard_index < ?)) "
+    ($table:literal) => {
+        concat!(
+            $table,
+            ".fire_at_ms <= ? AND (",
+            $table,
+            ".fire_at_ms < ? OR ",
+            $table,
+            ".cause < ? OR (",
+            $table,
+            ".cause = ? AND ",
+            $table,
+            ".shard_index < ?)) "
+        )
     };
 }
 macro_rules! newest_fires {
-    () => {
-        "ORDER BY fire_at_ms DESC, cause DESC, shard_index DESC LIMIT ?"
+    ($table:literal) => {
+        concat!("ORDER BY ", $table, ".fire_at_ms DESC, ", $table, ".cause DESC, ", $table, ".shard_index DESC LIMIT ?")
     };
 }
 
@@ -37,8 +49,8 @@ pub(in crate::sql) const LIST_RUNS_OF_JOB: Statement = Statement {
         "SELECT ",
         run_columns!(),
         " FROM run WHERE namespace_id = ? AND job_id = ? AND ",
-        after_place!(),
-        newest_fires!()
+        after_place!("run"),
+        newest_fires!("run")
     ),
 };
 pub(in crate::sql) const LIST_RUNS_OF_JOB_BY_STATUS: Statement = Statement {
@@ -47,9 +59,9 @@ pub(in crate::sql) const LIST_RUNS_OF_JOB_BY_STATUS: Statement = Statement {
         "SELECT ",
         run_columns!(),
         " FROM run WHERE namespace_id = ? AND job_id = ? AND fire_at_ms >= ? AND ",
-        after_place!(),
+        after_place!("run"),
         "AND status IN ({words}) ",
-        newest_fires!()
+        newest_fires!("run")
     ),
 };
 pub(in crate::sql) const LIST_RUNS_OF_JOB_OF_APPS: Statement = Statement {
@@ -58,21 +70,22 @@ pub(in crate::sql) const LIST_RUNS_OF_JOB_OF_APPS: Statement = Statement {
         "SELECT ",
         run_columns!(),
         " FROM run WHERE namespace_id = ? AND job_id = ? AND fire_at_ms >= ? AND ",
-        after_place!(),
+        after_place!("run"),
         "AND status IN (?, ?, ?, ?, ?, ?, ?, ?, ?) AND app_id {in_list} ",
-        newest_fires!()
+        newest_fires!("run")
     ),
 };
-/// The index of open runs begins with the node. The plus signs prevent planners from using the index of all runs of the job.
+/// For one status, because the index has the status before the order of the fires.
 pub(in crate::sql) const LIST_OPEN_RUNS_OF_JOB: Statement = Statement {
     name: "list_open_of_job",
     text: concat!(
         "SELECT ",
         run_columns!(),
-        " FROM run WHERE node_id = ? AND status IN ('pending', 'waiting', 'running') \
-         AND status IN (?, ?, ?, ?, ?, ?, ?, ?, ?) AND job_id = ? AND +namespace_id = ? AND +",
-        after_place!(),
-        "AND CASE ? WHEN 1 THEN app_id ELSE 0 END {in_list} ORDER BY +fire_at_ms DESC, cause DESC, shard_index DESC LIMIT ?"
+        " FROM open_run CROSS JOIN run WHERE run.id = open_run.id AND open_run.job_id = ? AND open_run.status = ? \
+         AND +open_run.namespace_id = ? AND ",
+        after_place!("open_run"),
+        "AND CASE ? WHEN 1 THEN open_run.app_id ELSE 0 END {in_list} ",
+        newest_fires!("open_run")
     ),
 };
 
@@ -145,14 +158,13 @@ impl SqlStore {
     ) -> Result<Vec<Run>> {
         let (is_within, apps) = apps_within(query);
         let mut open_runs: Vec<Run> = Vec::new();
-        for node in self.node_ids().await? {
-            let page = bind_all_statuses(Query::new(&LIST_OPEN_RUNS_OF_JOB).int(node), &query.statuses);
-            let page = place.add(page.int(job.get()).int(namespace.get())).int(is_within);
-            let page = page.list(apps.iter().copied()).int(query.limit.into());
+        for status in OPEN_STATUSES.into_iter().filter(|status| query.statuses.contains(status)) {
+            let page = Query::new(&LIST_OPEN_RUNS_OF_JOB).int(job.get()).text(status.as_str()).int(namespace.get());
+            let page = place.add(page).int(is_within).list(apps.iter().copied()).int(query.limit.into());
             open_runs.append(&mut rows::runs(&self.rows(page).await?)?);
         }
         open_runs.sort_by_key(|run| Reverse((run.fire_at, run.cause, run.shard_index)));
-        // A run can move to another node between two statements.
+        // A run can get another status between two statements.
         open_runs.dedup_by_key(|run| run.id);
         open_runs.truncate(usize::try_from(query.limit).unwrap_or(usize::MAX));
         Ok(open_runs)

@@ -54,8 +54,8 @@ const FREE_LIMIT: Statement = Statement {
 /// Selects broadcasts, expanded or not, and their shards.
 pub(in crate::sql) const READ_OPEN_SHARDS: Statement = Statement {
     name: "read_open_shards",
-    text: "SELECT DISTINCT run.job_id, run.job_version FROM open_run JOIN run ON run.id = open_run.id \
-           WHERE open_run.node_id = ? AND (run.shard_index = -1 OR run.shard_total > 1)",
+    text: "SELECT DISTINCT run.job_id, run.job_version FROM open_run CROSS JOIN run \
+           WHERE run.id = open_run.id AND open_run.node_id = ? AND (run.shard_index = -1 OR run.shard_total > 1)",
 };
 
 #[async_trait]

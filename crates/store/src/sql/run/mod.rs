@@ -17,6 +17,5 @@ pub(super) mod open_rows;
 pub(super) mod open_runs;
 pub(super) mod read;
 pub(super) mod relay;
-pub(super) mod running_page;
 pub(super) mod search;
 pub(super) mod stored_fires;

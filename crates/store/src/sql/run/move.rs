@@ -19,8 +19,8 @@ use crate::{LeaseToken, Move, Result, StoreError};
 
 pub(in crate::sql) const READ_UNSENT_RUNS: Statement = Statement {
     name: "read_unsent",
-    text: "SELECT open_run.id, open_run.job_id, open_run.due_at_ms FROM open_run JOIN run ON run.id = open_run.id \
-           WHERE open_run.node_id = ? AND open_run.node_epoch = ? AND open_run.status IN ('pending', 'waiting') \
+    text: "SELECT open_run.id, open_run.job_id, open_run.due_at_ms FROM open_run CROSS JOIN run \
+           WHERE run.id = open_run.id AND open_run.node_id = ? AND open_run.node_epoch = ? AND open_run.status IN ('pending', 'waiting') \
            AND run.marked_at_ms IS NULL AND open_run.id > ? ORDER BY open_run.id LIMIT ?",
 };
 const READ_UNSENT_RUNS_OF_JOBS: Statement = Statement {

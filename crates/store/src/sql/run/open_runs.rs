@@ -2,7 +2,7 @@
 //!
 //! PostgreSQL reads the index by job only if the statement asks for one job at a time, in the order of that index. Its statistics may be
 //! from a time when few runs were open. It then expects a single open run of the node, and a statement with a list of jobs would read all
-//! open runs.
+//! open runs. The plus signs prevent SQLite from reading all open runs of the node.
 
 use rondel_core::{NodeId, RunStatus};
 
@@ -13,26 +13,23 @@ pub(in crate::sql) const OPEN_STATUSES: [RunStatus; 3] = [RunStatus::Pending, Ru
 
 pub(in crate::sql) const READ_OPEN_RUNS_OF_JOBS: Statement = Statement {
     name: "read_open_of_jobs",
-    text: "SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND node_epoch < ? \
-           AND status IN ('pending', 'waiting', 'running') AND job_id {in_list}",
+    text: "SELECT id, job_id, due_at_ms FROM open_run WHERE job_id {in_list} AND {check}+node_id = ? AND +node_epoch < ?{end}",
 };
 const READ_OPEN_RUNS_OF_EACH_JOB: Statement = Statement {
     name: "read_open_of_each_job",
     text: "SELECT found.id, found.job_id, found.due_at_ms FROM {rows:i} CROSS JOIN {lateral} \
-           (SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND status IN ('pending', 'waiting', 'running') \
-           AND status = ? AND job_id >= v.column1 AND job_id <= v.column1 AND node_epoch < ? ORDER BY job_id) AS found",
+           (SELECT id, job_id, due_at_ms FROM open_run WHERE job_id >= v.column1 AND job_id <= v.column1 \
+           AND {check}node_id = ? AND node_epoch < ?{end} ORDER BY job_id) AS found",
 };
 pub(in crate::sql) const READ_JOBS_WITH_OPEN_RUNS: Statement = Statement {
     name: "read_jobs_with_open",
-    text: "SELECT DISTINCT job_id FROM run WHERE node_id = ? AND node_epoch < ? \
-           AND status IN ('pending', 'waiting', 'running') AND job_id {in_list}",
+    text: "SELECT DISTINCT job_id FROM open_run WHERE job_id {in_list} AND {check}+node_id = ? AND +node_epoch < ?{end}",
 };
 const READ_EACH_JOB_WITH_OPEN_RUNS: Statement = Statement {
     name: "read_each_job_with_open",
     text: "SELECT found.job_id FROM {rows:i} CROSS JOIN {lateral} \
-           (SELECT job_id FROM run WHERE node_id = ? AND status IN ('pending', 'waiting', 'running') \
-           AND status = ? AND job_id >= v.column1 AND job_id <= v.column1 AND node_epoch < ? \
-           ORDER BY job_id LIMIT 1) AS found",
+           (SELECT job_id FROM open_run WHERE job_id >= v.column1 AND job_id <= v.column1 \
+           AND {check}node_id = ? AND node_epoch < ?{end} ORDER BY job_id LIMIT 1) AS found",
 };
 
 /// The open runs of a node under epochs below `below_epoch`.
@@ -59,20 +56,10 @@ impl OpenRunsOfNode {
         dialect: Dialect,
         jobs: &[i64],
     ) -> Vec<Query> {
-        let Self { node, below_epoch } = self;
-        let query_of_all =
-            |chunk: &[i64]| Query::new(of_all).int(node.get()).int(below_epoch).list(chunk.iter().copied());
-        let query_of_each = |chunk: &[i64], status: RunStatus| {
-            let rows = Query::new(of_each).rows(chunk, |query, job| query.int(*job));
-            rows.int(node.get()).text(status.as_str()).int(below_epoch)
+        let query_of = |chunk: &[i64]| match dialect.has_lateral() {
+            true => Query::new(of_each).rows(chunk, |query, job| query.int(*job)),
+            false => Query::new(of_all).list(chunk.iter().copied()),
         };
-        let queries = jobs.chunks(CHUNK_MAX).flat_map(|chunk| {
-            if dialect.has_lateral() {
-                OPEN_STATUSES.iter().map(|status| query_of_each(chunk, *status)).collect::<Vec<Query>>()
-            } else {
-                vec![query_of_all(chunk)]
-            }
-        });
-        queries.collect()
+        jobs.chunks(CHUNK_MAX).map(|chunk| query_of(chunk).int(self.node.get()).int(self.below_epoch)).collect()
     }
 }

@@ -9,7 +9,8 @@ use sqlx::any::AnyRow;
 use crate::ledger::{ATTEMPT_COUNT_MAX, ExecutorRunCount, OpenPage, RunCheck, RunQuery};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
-use crate::sql::{Dialect, SqlStore, Tx};
+use crate::sql::run::job_page::apps_within;
+use crate::sql::{SqlStore, Tx};
 use crate::{LeaseToken, Result, Runs};
 
 pub(in crate::sql) const READ_CHECKS: Statement = Statement {
@@ -18,17 +19,37 @@ pub(in crate::sql) const READ_CHECKS: Statement = Statement {
            run.cancel_reason, COALESCE(job_due.term, 0) AS term FROM run LEFT JOIN job_due ON job_due.job_id = run.job_id \
            WHERE run.id {in_list}",
 };
+/// The running runs of a namespace. Reads those of all namespaces by their nodes: running runs are limited by the slots of the executors, but
+/// a namespace can have a great many other open runs.
+macro_rules! of_running {
+    () => {
+        " FROM node CROSS JOIN open_run CROSS JOIN run WHERE open_run.node_id = node.id AND run.id = open_run.id \
+         AND open_run.status = 'running' AND +open_run.namespace_id = ? "
+    };
+}
 pub(in crate::sql) const COUNT_HELD_RUNS: Statement = Statement {
     name: "count_running_by_executor",
-    text: "SELECT app_id, executor, COUNT(*) AS held_count FROM run \
-           WHERE namespace_id = ? AND status = 'running' AND executor IS NOT NULL GROUP BY app_id, executor",
+    text: concat!(
+        "SELECT run.app_id, run.executor, COUNT(*) AS held_count",
+        of_running!(),
+        "AND run.executor IS NOT NULL GROUP BY run.app_id, run.executor"
+    ),
 };
 pub(in crate::sql) const LIST_HELD_RUNS: Statement = Statement {
     name: "list_held",
+    text: concat!("SELECT ", run_columns!(), of_running!(), "AND open_run.app_id = ? AND run.executor = ? LIMIT ?"),
+};
+/// A page of running runs, in the order of their ids. `+ 0` prevents planners from reading the open runs in that order, because a backfill
+/// can add a great many waiting runs to them.
+pub(in crate::sql) const LIST_RUNNING_RUNS: Statement = Statement {
+    name: "list_running",
     text: concat!(
         "SELECT ",
         run_columns!(),
-        " FROM run WHERE namespace_id = ? AND app_id = ? AND executor = ? AND status = 'running' LIMIT ?"
+        " FROM (SELECT open_run.id FROM node CROSS JOIN open_run WHERE open_run.node_id = node.id \
+         AND open_run.status = 'running' AND +open_run.namespace_id = ? AND open_run.id + 0 < ? \
+         AND CASE ? WHEN 1 THEN open_run.app_id ELSE 0 END {in_list} ORDER BY open_run.id + 0 DESC LIMIT ?) AS found \
+         CROSS JOIN run WHERE run.id = found.id ORDER BY found.id DESC"
     ),
 };
 const READ_ATTEMPTS: Statement = Statement {
@@ -56,17 +77,17 @@ pub(in crate::sql) const LIST_RUNS_BY_STATUS: Statement = Statement {
         " FROM run WHERE namespace_id = ? AND id < ? AND status IN ({words}) ORDER BY id DESC LIMIT ?"
     ),
 };
-/// A partial index is used only if the statement contains the condition of that index.
+/// `CROSS JOIN` makes SQLite begin with the open runs.
 pub(in crate::sql) const LIST_OPEN_RUNS: Statement = Statement {
     name: "list_open",
     text: concat!(
         "SELECT ",
         run_columns!(),
-        " FROM run WHERE namespace_id = ? AND id < ? AND status IN ('pending', 'waiting', 'running') \
-         AND status IN ({words}) ORDER BY id DESC LIMIT ?"
+        " FROM open_run CROSS JOIN run WHERE run.id = open_run.id AND open_run.namespace_id = ? AND open_run.id < ? \
+         AND open_run.status IN ({words}) ORDER BY open_run.id DESC LIMIT ?"
     ),
 };
-/// Verdicts other than success. Users search for them, and they are rare.
+/// Verdicts other than success. Users search for them, and they are rare. A partial index is used only if the statement contains its condition.
 pub(in crate::sql) const LIST_UNSUCCESSFUL_RUNS: Statement = Statement {
     name: "list_trouble",
     text: concat!(
@@ -87,14 +108,14 @@ pub(in crate::sql) const LIST_RUNS_OF_APPS: Statement = Statement {
          AND app_id {in_list} ORDER BY id DESC LIMIT ?"
     ),
 };
-/// Like [`LIST_RUNS_OF_APPS`], for statuses that have their own index, so that a page of open runs does not read ended ones.
+/// Like [`LIST_RUNS_OF_APPS`], for statuses that have their own table or index, so that a page of open runs does not read ended ones.
 pub(in crate::sql) const LIST_OPEN_RUNS_OF_APPS: Statement = Statement {
     name: "list_open_of_apps",
     text: concat!(
         "SELECT ",
         run_columns!(),
-        " FROM run WHERE namespace_id = ? AND id < ? AND status IN ('pending', 'waiting', 'running') \
-         AND status IN (?, ?, ?, ?, ?, ?, ?, ?, ?) AND app_id {in_list} ORDER BY id DESC LIMIT ?"
+        " FROM open_run CROSS JOIN run WHERE run.id = open_run.id AND open_run.namespace_id = ? AND open_run.id < ? \
+         AND open_run.status IN (?, ?, ?, ?, ?, ?, ?, ?, ?) AND open_run.app_id {in_list} ORDER BY open_run.id DESC LIMIT ?"
     ),
 };
 pub(in crate::sql) const LIST_UNSUCCESSFUL_RUNS_OF_APPS: Statement = Statement {
@@ -238,7 +259,7 @@ impl Runs for SqlStore {
         if let Some(job) = query.job {
             return self.read_page_of_job(namespace, job, query).await;
         }
-        if query.statuses == [RunStatus::Running] && self.statements.dialect() != Dialect::MySql {
+        if query.statuses == [RunStatus::Running] {
             return self.read_running_page(namespace, query).await;
         }
         if let Some(apps) = &query.within {
@@ -329,6 +350,16 @@ impl Runs for SqlStore {
 }
 
 impl SqlStore {
+    async fn read_running_page(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>> {
+        let (is_within, apps) = apps_within(query);
+        if apps.is_empty() {
+            return Ok(Vec::new());
+        }
+        let page = Query::new(&LIST_RUNNING_RUNS).int(namespace.get()).int(query.after.map_or(i64::MAX, RunId::get));
+        let page = page.int(is_within).list(apps.into_iter()).int(query.limit.into());
+        rows::runs(&self.rows(page).await?)
+    }
+
     async fn read_page_of_apps(&self, namespace: NamespaceId, query: &RunQuery, apps: &[AppId]) -> Result<Vec<Run>> {
         if apps.is_empty() {
             return Ok(Vec::new());
@@ -365,7 +396,7 @@ impl SqlStore {
     }
 }
 
-/// Whether the index of open runs contains all runs with these statuses.
+/// Whether all runs with these statuses are open.
 pub(super) fn are_open(statuses: &[RunStatus]) -> bool {
     statuses.iter().all(|status| !status.is_terminal())
 }

@@ -25,17 +25,19 @@ macro_rules! late {
          ELSE started_at_ms - fire_at_ms END)"
     };
 }
-macro_rules! of_open {
-    () => {
-        "namespace_id = ? AND status IN ('pending', 'waiting', 'running') AND "
-    };
-}
 macro_rules! of_unsuccessful {
     () => {
         "namespace_id = ? AND status IN ('failed', 'timed_out', 'cancelled', 'unknown', 'skipped') AND "
     };
 }
 /// The range of ids is repeated here, because planners do not infer that the range of the runs' ids also holds for this list.
+macro_rules! of_open {
+    () => {
+        "run.id IN (SELECT open_run.id FROM open_run WHERE open_run.namespace_id = ? \
+         AND open_run.id >= ? AND open_run.id < ?) AND "
+    };
+}
+/// Repeats the range of ids as well.
 macro_rules! of_dead {
     () => {
         "run.id IN (SELECT dead_letter.run_id FROM dead_letter WHERE dead_letter.namespace_id = ? \
@@ -153,7 +155,16 @@ macro_rules! scan_ends {
     };
 }
 pub(in crate::sql) static FIND_END_OF_ALL: [Statement; 2] = scan_ends!(of_all);
-pub(super) static FIND_END_OF_OPEN_RUNS: [Statement; 2] = scan_ends!(of_open);
+static FIND_END_OF_OPEN_RUNS: [Statement; 2] = [
+    Statement {
+        name: "find_end_of_open",
+        text: "SELECT id FROM open_run WHERE namespace_id = ? AND id < ? ORDER BY id DESC LIMIT 1 OFFSET ?",
+    },
+    Statement {
+        name: "find_end_of_open_up",
+        text: "SELECT id FROM open_run WHERE namespace_id = ? AND id > ? ORDER BY id LIMIT 1 OFFSET ?",
+    },
+];
 static FIND_END_OF_UNSUCCESSFUL_RUNS: [Statement; 2] = scan_ends!(of_unsuccessful);
 pub(in crate::sql) static FIND_END_OF_DEAD_LETTERS: [Statement; 2] = [
     Statement {
@@ -389,7 +400,7 @@ fn query(
     }
     let since = search.since.map_or(i64::MIN, Timestamp::as_millis);
     let mut query = Query::new(index.statement(search)).int(index.key());
-    if matches!(index, ScannedIndex::Dead(_)) {
+    if matches!(index, ScannedIndex::Open(_) | ScannedIndex::Dead(_)) {
         query = query.int(first).int(end);
     }
     query = query.int(first).int(end).int(range.fires_from).int(search.last_fire_ms()).int(since);
