@@ -61,3 +61,26 @@ async fn shards_that_are_stored_during_an_adoption_are_taken_over_with_their_bro
         database.end().await;
     }
 }
+
+/// A server of an earlier version beside this one ends runs in `run` alone. If such a row of `open_run` stayed, the job would wait for the
+/// adoption of that run for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_row_that_an_ended_run_left_is_removed_by_the_adoption_of_its_job() {
+    for database in TestDatabase::all().await {
+        let store = SqlStore::open(&database.config).await.unwrap();
+        let (dead, runs) = pending(&store, 2).await;
+        let heir = join(&store, "heir", Duration::from_secs(600)).await;
+        database.execute(&format!("UPDATE run SET status = 'succeeded' WHERE id = {}", runs[0].id)).await;
+        store.release(dead, Timestamp::EPOCH).await.unwrap();
+        let orphaned = store.orphaned_jobs(heir, &[dead.node.into()], 10).await.unwrap();
+        assert_eq!(orphaned.jobs[0].run_count, 2, "{}", database.url);
+        let adopted = store.adopt(heir, &[dead.node.into()], &[runs[0].job]).await.unwrap().runs;
+        let adopted: Vec<RunId> = adopted.iter().map(|adopted| adopted.run.id).collect();
+        assert_eq!(adopted, [runs[1].id], "{}", database.url);
+        let orphaned = store.orphaned_jobs(heir, &[dead.node.into()], 10).await.unwrap();
+        assert_eq!(orphaned.jobs, [], "{}", database.url);
+        assert_open_rows(&store).await;
+        store.close().await;
+        database.end().await;
+    }
+}
