@@ -249,6 +249,7 @@ macro_rules! for_each_conformance_check {
             a_run_may_end_with_its_children,
             a_failed_attempt_is_followed_by_another,
             one_batch_may_hold_two_results_of_a_run,
+            a_batch_may_hold_a_late_report_and_the_next_end,
             results_that_arrive_twice_at_once_are_stored_once,
             text_is_kept_as_far_as_it_fits,
             orphans_are_adopted_by_one,

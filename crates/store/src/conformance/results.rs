@@ -339,6 +339,27 @@ pub async fn one_batch_may_hold_two_results_of_a_run(store: &dyn Store) {
     assert_eq!(store.attempts(run.id).await.unwrap().len(), 1);
 }
 
+/// A report shows that the first attempt began after all, in the same batch as the end of the second: the second end sees it.
+pub async fn a_batch_may_hold_a_late_report_and_the_next_end(store: &dyn Store) {
+    let token = join(store).await;
+    for is_one_batch in [true, false] {
+        let run = pending_run(store, token).await;
+        let unreceived =
+            AttemptEnd { executor: None, started_at: None, ..finish(&run, Outcome::Lost(Reason::NotReceived)) };
+        let EndOutcome::Stored(NextStep::Retry { .. }, Some(_)) = finish_one(store, unreceived).await else {
+            unreachable!("another attempt follows")
+        };
+        let reported = finish(&run, Outcome::Succeeded);
+        let expired = AttemptEnd { attempt: 2, executor: None, ..finish(&run, Outcome::Skipped(Reason::Expired)) };
+        let answers = match is_one_batch {
+            true => finish_all(store, &[reported, expired]).await,
+            false => vec![finish_one(store, reported).await, finish_one(store, expired).await],
+        };
+        let failed = NextStep::Verdict { status: RunStatus::Failed, reason: Some(Reason::Expired) };
+        assert_eq!(answers, [EndOutcome::Superseded, EndOutcome::Stored(failed, None)], "{is_one_batch}");
+    }
+}
+
 /// Two nodes store the same batch in different orders: each result is stored once, by one of them.
 pub async fn results_that_arrive_twice_at_once_are_stored_once(store: &dyn Store) {
     let token = join(store).await;

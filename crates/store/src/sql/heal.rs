@@ -22,7 +22,8 @@ pub(super) const READ_STUCK_JOBS: Statement = Statement {
 };
 pub(super) const READ_AWAITED_RUNS: Statement = Statement {
     name: "read_followed",
-    text: "SELECT job_id, version, follows_run_id FROM job_due WHERE follows_run_id > ? ORDER BY follows_run_id LIMIT ?",
+    text: "SELECT job_id, version, follows_run_id FROM job_due WHERE follows_run_id > ? AND next_fire_at_ms IS NULL \
+           ORDER BY follows_run_id LIMIT ?",
 };
 const FIND_OPEN_RUNS: Statement = Statement {
     name: "find_open",

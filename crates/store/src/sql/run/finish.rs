@@ -153,21 +153,12 @@ impl<'f> Batch<'f> {
                 self.locked_runs.insert(id, locked_run);
             }
         }
-        let needs_earlier_attempts = |clean_end: &&CleanEnd<'_>| {
-            let is_later = self.locked_runs.get(&clean_end.end.run).is_some_and(|run| run.row.attempt > 1);
-            is_later && settle::must_count_earlier_attempts(clean_end.end.outcome)
-        };
-        let later_attempts: Vec<RunId> =
-            part.iter().filter(needs_earlier_attempts).map(|clean_end| clean_end.end.run).collect();
-        for EarlierAttempts { run, may_have_begun, unreceived_count } in tx.earlier_attempts(&later_attempts).await? {
-            if let Some(locked_run) = self.locked_runs.get_mut(&run) {
-                (locked_run.row.may_have_begun, locked_run.row.unreceived_count) = (may_have_begun, unreceived_count);
-            }
-        }
+        self.count_earlier_attempts(tx, part).await?;
         for clean_end in part {
             // If a batch has two results of one run, the second must see the effect of the first.
             if self.locked_runs.get(&clean_end.end.run).is_some_and(|locked_run| locked_run.is_dirty) {
                 self.write(tx).await?;
+                self.count_earlier_attempts(tx, std::slice::from_ref(clean_end)).await?;
             }
             self.decide(clean_end);
         }
@@ -183,6 +174,22 @@ impl<'f> Batch<'f> {
         tx.delete_dead_letters(&self.runs_no_longer_dead).await?;
         let due_at = self.delays.write(tx).await?;
         Ok(Ends { outcomes: self.outcomes, due_at, released_runs, awaiting_runs, ended_parents })
+    }
+
+    /// Counts the attempts before those that end, where the verdict depends on them.
+    async fn count_earlier_attempts(&mut self, tx: &mut Tx<'_>, part: &[CleanEnd<'_>]) -> Result<()> {
+        let needs_earlier_attempts = |clean_end: &&CleanEnd<'_>| {
+            let is_later = self.locked_runs.get(&clean_end.end.run).is_some_and(|run| run.row.attempt > 1);
+            is_later && settle::must_count_earlier_attempts(clean_end.end.outcome)
+        };
+        let later_attempts: Vec<RunId> =
+            part.iter().filter(needs_earlier_attempts).map(|clean_end| clean_end.end.run).collect();
+        for EarlierAttempts { run, may_have_begun, unreceived_count } in tx.earlier_attempts(&later_attempts).await? {
+            if let Some(locked_run) = self.locked_runs.get_mut(&run) {
+                (locked_run.row.may_have_begun, locked_run.row.unreceived_count) = (may_have_begun, unreceived_count);
+            }
+        }
+        Ok(())
     }
 
     /// The rows that got a verdict and are not shards.
@@ -214,6 +221,7 @@ impl<'f> Batch<'f> {
             Judgement::Superseded => {
                 // The servers gave this attempt up, so only an executor knows how it ended.
                 if end.owner.is_none() {
+                    locked_run.is_dirty = true;
                     self.superseded_attempts.push(EndedAttempt {
                         clean_end,
                         status: settle::attempt_status(end.outcome),
