@@ -158,6 +158,9 @@ pub async fn failing_jobs_are_those_whose_newest_runs_failed(store: &dyn Store) 
         roll_up(store).await;
         assert_eq!(failing(None).await.map(|pulse| pulse.streak), Some(4));
     }
+    let counts = store.unsuccessful_runs(job.namespace, rows[0].id, 10_000).await.unwrap();
+    let found: Vec<_> = counts.into_iter().filter(|counted| counted.job == job.id).collect();
+    assert_eq!((found.len(), found[0].status, found[0].count), (1, RunStatus::Failed, 4));
 
     finish_all(store, &[finish(&rows[5], Outcome::Succeeded)]).await;
     roll_up(store).await;

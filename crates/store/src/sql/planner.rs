@@ -19,13 +19,14 @@ const FIND_OUTGROWN_TABLES: Statement = Statement {
            / CAST(current_setting('block_size') AS BIGINT)) ELSE 0 END",
 };
 /// The tables that grow with jobs and runs. A table that is already being analyzed is skipped, not waited for.
-const ANALYZE_TABLES: [(&str, Statement); 6] = [
+const ANALYZE_TABLES: [(&str, Statement); 7] = [
     ("job", Statement { name: "count_job", text: "ANALYZE (SKIP_LOCKED) job" }),
     ("job_due", Statement { name: "count_job_due", text: "ANALYZE (SKIP_LOCKED) job_due" }),
     ("job_version", Statement { name: "count_job_version", text: "ANALYZE (SKIP_LOCKED) job_version" }),
     ("open_run", Statement { name: "count_open_run", text: "ANALYZE (SKIP_LOCKED) open_run" }),
     ("run", Statement { name: "count_run", text: "ANALYZE (SKIP_LOCKED) run" }),
     ("run_attempt", Statement { name: "count_run_attempt", text: "ANALYZE (SKIP_LOCKED) run_attempt" }),
+    ("unsuccessful_run", Statement { name: "count_unsuccessful", text: "ANALYZE (SKIP_LOCKED) unsuccessful_run" }),
 ];
 
 impl SqlStore {

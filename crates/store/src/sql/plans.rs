@@ -23,7 +23,8 @@ async fn check_plan(store: &SqlStore, statement: &Statement, index: &str) {
     let plan: Vec<String> = rows.iter().map(|row| row.try_get::<String, _>(3).unwrap()).collect();
     let is_scan = |step: &String| {
         let table = step.strip_prefix("SCAN ").unwrap_or_default();
-        table.starts_with("run ") || table.starts_with("open_run ") || ["run", "open_run", "job_due"].contains(&table)
+        let big_tables = ["run", "open_run", "unsuccessful_run"];
+        table == "job_due" || table.split(' ').next().is_some_and(|name| big_tables.contains(&name))
     };
     let scans = plan.iter().any(is_scan);
     let uses_index = plan.iter().any(|step| step.contains("SEARCH") && step.contains(index));
@@ -71,6 +72,8 @@ async fn frequent_queries_use_an_index() {
         (&run::relay::READ_REQUESTS, "fence_request_asked (asked_at_ms>?)"),
         (&run::open_rows::WRITE_OPEN_ROWS, "run USING INTEGER PRIMARY KEY"),
         (&run::open_rows::REMOVE_OPEN_ROWS, "open_run USING INTEGER PRIMARY KEY"),
+        (&run::open_rows::WRITE_UNSUCCESSFUL_ROWS, "run USING INTEGER PRIMARY KEY"),
+        (&run::open_rows::REMOVE_UNSUCCESSFUL_ROWS, "unsuccessful_run USING INTEGER PRIMARY KEY"),
         (&run::broadcast::READ_SHARDS, "(job_id=? AND fire_at_ms=? AND cause=? AND shard_index>?)"),
         (&run::follow::FIND_PARENTS, "job_parent_parent (parent_id=?)"),
         (&run::follow::LOCK_ROOTS, "INTEGER PRIMARY KEY"),
@@ -111,14 +114,14 @@ async fn frequent_queries_use_an_index() {
         (&run::read::LIST_RUNS, "run_list (namespace_id=? AND id<?)"),
         (&run::read::LIST_RUNS_BY_STATUS, "run_list (namespace_id=? AND id<?)"),
         (&run::read::LIST_OPEN_RUNS_OF_APPS, "open_run_list (namespace_id=? AND id<?)"),
-        (&run::read::LIST_UNSUCCESSFUL_RUNS_OF_APPS, "run_trouble (namespace_id=? AND id<?)"),
+        (&run::read::LIST_UNSUCCESSFUL_RUNS_OF_APPS, "unsuccessful_run_list (namespace_id=? AND id<?)"),
         (&run::read::LIST_OPEN_RUNS, "open_run_list (namespace_id=? AND id<?)"),
         (&run::search::SEARCH_ALL_RUNS[0], "run_list (namespace_id=? AND id>? AND id<?)"),
         (&run::search::SEARCH_ALL_RUNS[1], "run_list (namespace_id=? AND id>? AND id<?)"),
         (&run::search::SEARCH_ALL_RUNS[2], "run_list (namespace_id=? AND id>? AND id<?)"),
         (&run::search::SEARCH_OPEN_RUNS[0], "open_run_list (namespace_id=? AND id>? AND id<?)"),
-        (&run::search::SEARCH_UNSUCCESSFUL_RUNS[0], "run_trouble (namespace_id=? AND id>? AND id<?)"),
-        (&run::search::SEARCH_UNSUCCESSFUL_RUNS[4], "run_trouble (namespace_id=? AND id>? AND id<?)"),
+        (&run::search::SEARCH_UNSUCCESSFUL_RUNS[0], "unsuccessful_run_list (namespace_id=? AND id>? AND id<?)"),
+        (&run::search::SEARCH_UNSUCCESSFUL_RUNS[4], "unsuccessful_run_list (namespace_id=? AND id>? AND id<?)"),
         (&run::search::SEARCH_DEAD_LETTERS[0], "dead_letter_list (namespace_id=? AND run_id>? AND run_id<?)"),
         (&run::search::FIND_END_OF_DEAD_LETTERS[0], "dead_letter_list (namespace_id=? AND run_id<?)"),
         (&alerts::dead::FIND_OVERTAKEN_DEAD_LETTERS, "dead_letter_job (job_id=?"),
@@ -126,7 +129,7 @@ async fn frequent_queries_use_an_index() {
         (&run::search::SEARCH_RUNS_OF_JOB[0], "(job_id=? AND fire_at_ms>? AND fire_at_ms<?)"),
         (&run::search::FIND_END_OF_ALL[0], "run_list (namespace_id=? AND id<?)"),
         (&run::search::FIND_END_OF_JOB, "(job_id=? AND fire_at_ms<?)"),
-        (&run::read::LIST_UNSUCCESSFUL_RUNS, "run_trouble (namespace_id=? AND id<?)"),
+        (&run::read::LIST_UNSUCCESSFUL_RUNS, "unsuccessful_run_list (namespace_id=? AND id<?)"),
         (&run::job_page::LIST_RUNS_OF_JOB, "(job_id=? AND fire_at_ms<?)"),
         (&run::job_page::LIST_RUNS_OF_JOB_BY_STATUS, "(job_id=? AND fire_at_ms>? AND fire_at_ms<?)"),
         (&run::job_page::LIST_RUNS_OF_JOB_OF_APPS, "(job_id=? AND fire_at_ms>? AND fire_at_ms<?)"),
@@ -209,7 +212,7 @@ async fn frequent_queries_use_an_index() {
         (&reports::DELETE_FAILURES_AT, "(job_id=? AND day_at_ms=?)"),
         (&reports::FIND_DUE_REPORTS, "report_schedule_next (next_at_ms<?)"),
         (&rollups::READ_FAILING_JOBS, "job_pulse_failing (namespace_id=? AND streak_count>?)"),
-        (&rollups::READ_UNSUCCESSFUL_RUNS, "run_trouble (namespace_id=? AND id>?)"),
+        (&rollups::READ_UNSUCCESSFUL_RUNS, "unsuccessful_run_list (namespace_id=? AND id>?)"),
         (&rollups::READ_CHART_RUNS, "(job_id=? AND fire_at_ms>? AND fire_at_ms<?)"),
         (&rollups::READ_CHART_RUNS_OF_ALL, "run_list (namespace_id=? AND id>? AND id<?)"),
         (&rollups::READ_OPEN_CHART_RUNS, "open_run_owner (node_id=? AND status=?)"),

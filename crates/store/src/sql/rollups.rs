@@ -117,16 +117,13 @@ const READ_FAILING_JOBS_OF_APPS: Statement = Statement {
            WHERE job_pulse.namespace_id = ? AND job_pulse.streak_count > 0 AND job.retired = 0 AND +job.app_id {in_list} \
            ORDER BY job_pulse.streak_count DESC LIMIT ?",
 };
-/// The partial index of unsuccessful runs is used only if the statement contains its condition. A second condition on the status would make
-/// `PostgreSQL` expect so few rows that it reads the whole day instead.
+/// A condition on the status in the inner statement would make `PostgreSQL` expect so few rows that it reads and sorts the whole day.
 pub(super) const READ_UNSUCCESSFUL_RUNS: Statement = Statement {
     name: "read_troubled",
     text: "SELECT t.job_id, t.status, t.had_none, CAST(COUNT(*) AS {bigint}) AS row_count, MAX(t.id) AS newest FROM \
-           (SELECT run.id, run.job_id, run.status, \
-           CASE WHEN run.status = 'skipped' AND run.reason = 'no_executor' THEN 1 ELSE 0 END AS had_none \
-           FROM run WHERE run.namespace_id = ? AND run.id >= ? \
-           AND run.status IN ('failed', 'timed_out', 'cancelled', 'unknown', 'skipped') \
-           ORDER BY run.id DESC LIMIT ?) AS t WHERE t.status <> 'cancelled' GROUP BY t.job_id, t.status, t.had_none ORDER BY row_count DESC, t.job_id",
+           (SELECT id, job_id, status, CASE WHEN status = 'skipped' AND reason = 'no_executor' THEN 1 ELSE 0 END AS had_none \
+           FROM unsuccessful_run WHERE namespace_id = ? AND id >= ? ORDER BY id DESC LIMIT ?) AS t \
+           WHERE t.status <> 'cancelled' GROUP BY t.job_id, t.status, t.had_none ORDER BY row_count DESC, t.job_id",
 };
 pub(super) const READ_CHART_RUNS: Statement = Statement {
     name: "read_marks",

@@ -239,6 +239,7 @@ impl SqlStore {
             rondel_failpoint::pass("purge.deleted");
             let count = locked_ids.len();
             tx.delete_dead_letters(&locked_ids.iter().map(|id| RunId::new(*id)).collect::<Vec<_>>()).await?;
+            tx.remove_unsuccessful_rows(&locked_ids).await?;
             tx.execute_all(Query::new(&DELETE_RUNS).list(locked_ids.into_iter()), count).await?;
             Ok(u64::try_from(count).unwrap_or(u64::MAX))
         })

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rondel_core::outcome::Outcome;
 use rondel_core::{ExecutorId, IdGen, Run};
 use rondel_store::ledger::{AttemptEnd, EndOutcome, Finisher, RunAtExecutor};
 use rondel_store::{Dispatch as _, Finish as _, LeaseToken, OpenError, SqlStore, StoreConfig};
@@ -187,17 +188,23 @@ async fn finish(store: &SqlStore, token: LeaseToken, runs: &[Run]) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_open_runs_of_an_earlier_version_get_their_rows() {
+async fn the_open_and_unsuccessful_runs_of_an_earlier_version_get_their_rows() {
     for database in TestDatabase::all().await {
         let store = SqlStore::open(&database.config).await.unwrap();
-        let (token, runs) = pending(&store, 5).await;
+        let (token, runs) = pending(&store, 7).await;
         assert_eq!(finish(&store, token, &runs[..2]).await, 2);
+        let failed =
+            |run| AttemptEnd { outcome: Outcome::Failed { retryable: false }, ..succeeded(run, String::new()) };
+        let ends = [failed(&runs[2]), failed(&runs[3])];
+        store.finish(Finisher { token, ids: &IdGen::new(1023) }, &ends).await.unwrap();
         store.close().await;
         drop(store);
         database.execute("DROP TABLE open_run").await;
+        database.execute("DROP TABLE unsuccessful_run").await;
         database.execute("DELETE FROM _sqlx_migrations WHERE version >= 47").await;
         let store = SqlStore::open(&database.config).await.unwrap();
         assert_eq!(database.number("SELECT COUNT(*) FROM open_run").await, 3, "{}", database.url);
+        assert_eq!(database.number("SELECT COUNT(*) FROM unsuccessful_run").await, 2, "{}", database.url);
         assert_open_rows(&store).await;
         store.close().await;
         database.end().await;

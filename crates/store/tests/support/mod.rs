@@ -73,9 +73,14 @@ impl Scratch {
     }
 }
 
-/// Checks that `open_run` has a row for each open run, with its values, and no other rows.
+/// Checks that `open_run` has a row for each open run, with its values, and no other rows, and `unsuccessful_run` one for each run with a
+/// verdict other than success.
 pub(crate) async fn assert_open_rows(store: &SqlStore) {
-    assert_eq!(store.runs_with_wrong_open_rows().await.unwrap(), [], "these runs have a wrong row in open_run");
+    assert_eq!(
+        store.runs_with_wrong_open_rows().await.unwrap(),
+        [],
+        "these runs have a wrong row in open_run or unsuccessful_run"
+    );
 }
 
 /// All tests run with a secret key, so that they also cover sealed secrets.

@@ -220,6 +220,7 @@ impl Tx<'_> {
         self.move_rows(&KEEP_FUTURE_RUNS, &plan.kept_rows, change, version).await?;
         self.move_rows(&REOPEN_FUTURE_RUNS, &plan.reopened_rows, change, version).await?;
         let reopened_ids: Vec<RunId> = plan.reopened_rows.iter().map(|row| row.id).collect();
+        self.remove_unsuccessful_rows(&reopened_ids.iter().map(|run| run.get()).collect::<Vec<i64>>()).await?;
         self.hand_to_home(&reopened_ids, due_row.home).await?;
         let delay = change.job.timetable.delay().filter(|_| change.job.enabled);
         let update = Query::new(&UPDATE_DUE_ROW)
@@ -319,6 +320,7 @@ impl Tx<'_> {
             let query = Query::new(&SETTLE_FUTURE_RUNS).text(reason.as_str()).at(now).list(ids.iter().copied());
             self.execute_all(query, chunk.len()).await?;
             self.remove_open_rows(&ids).await?;
+            self.write_unsuccessful_rows(&ids).await?;
             self.execute(Query::new(&rows::DELETE_CANCELS).list(ids.into_iter())).await?;
         }
         Ok(())

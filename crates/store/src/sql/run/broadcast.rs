@@ -123,9 +123,13 @@ impl Tx<'_> {
                     .opt_text(row.reason.map(Reason::as_str))
             });
             self.execute_all(query, broadcasts.len()).await?;
-            let folded_rows = broadcasts.iter().filter(|row| row.derived_verdict.is_some());
-            let folded_runs: Vec<(RunId, RunStatus)> = folded_rows.map(|row| (row.id, row.status)).collect();
-            self.sync_open_rows(&folded_runs).await?;
+            let folded_runs = |is_first: bool| -> Vec<(RunId, RunStatus)> {
+                let has_verdict =
+                    |row: &&Broadcast| row.derived_verdict.as_ref().is_some_and(|v| v.is_first == is_first);
+                broadcasts.iter().filter(has_verdict).map(|row| (row.id, row.status)).collect()
+            };
+            self.sync_rows(&folded_runs(true)).await?;
+            self.sync_corrected_rows(&folded_runs(false)).await?;
         }
         Ok(broadcasts)
     }

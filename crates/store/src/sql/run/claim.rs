@@ -15,7 +15,6 @@ use crate::ledger::{ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, UnsentPla
 use crate::sql::failure::{self, Failure};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
-use crate::sql::run::open_rows::open_ids;
 use crate::sql::run::open_runs::OpenRunsOfNode;
 use crate::sql::run::stored_fires;
 use crate::sql::{SqlStore, Tx, transact};
@@ -208,7 +207,7 @@ impl Claim for SqlStore {
             let run = Run { node: owner.node, node_epoch: owner.epoch, ..run.clone() };
             let insert = Query::new(&rows::INSERT_RUNS).rows(&[&run], |query, run| rows::add_run(query, run));
             if tx.execute(insert).await? == 1 {
-                tx.write_open_rows(&open_ids(&[&run])).await?;
+                tx.write_inserted_rows(&[&run]).await?;
                 return Ok(run);
             }
             let query = Query::new(&READ_RUN_BY_KEY)
@@ -252,7 +251,7 @@ impl Claim for SqlStore {
             let run = Run { node: owner.node, node_epoch: owner.epoch, ..run.clone() };
             let insert = Query::new(&rows::INSERT_RUNS).rows(&[&run], |query, run| rows::add_run(query, run));
             tx.execute_all(insert, 1).await?;
-            tx.write_open_rows(&open_ids(&[&run])).await?;
+            tx.write_inserted_rows(&[&run]).await?;
             tx.execute(Query::new(&DELETE_TRIGGER_KEY).int(run.job.get()).text(name)).await?;
             let insert = Query::new(&INSERT_TRIGGER_KEY).int(run.job.get()).text(name).int(run.id.get());
             tx.execute_all(insert, 1).await?;
@@ -395,7 +394,7 @@ impl Tx<'_> {
     async fn insert_chunk(&mut self, insert: Query, chunk: &[&Run], existing_ids: &mut Vec<RunId>) -> Result<()> {
         let inserted_count = self.execute(insert).await?;
         if usize::try_from(inserted_count).is_ok_and(|inserted_count| inserted_count == chunk.len()) {
-            return self.write_open_rows(&open_ids(chunk)).await;
+            return self.write_inserted_rows(chunk).await;
         }
         let query = Query::new(&LOCK_INSERTED_RUNS).list(chunk.iter().map(|run| run.id.get()));
         let mut inserted_ids = HashSet::new();
@@ -411,7 +410,7 @@ impl Tx<'_> {
             inserted_ids.contains(&(run.id.get(), key, run.shard_index))
         };
         let (inserted_runs, missing_runs): (Vec<&Run>, Vec<&Run>) = chunk.iter().partition(is_inserted);
-        self.write_open_rows(&open_ids(&inserted_runs)).await?;
+        self.write_inserted_rows(&inserted_runs).await?;
         if missing_runs.is_empty() {
             return Ok(());
         }

@@ -318,11 +318,11 @@ impl<'f> Batch<'f> {
         for (query, chunk) in size.queries(&SETTLE_RUNS, &self.verdicts, add) {
             tx.execute_all(query, chunk.len()).await?;
         }
-        let ended_ids: Vec<i64> = self.verdicts.iter().map(|verdict| verdict.clean_end.end.run.get()).collect();
-        tx.remove_open_rows(&ended_ids).await?;
+        tx.sync_rows(&statuses(&self.verdicts)).await?;
         for (query, chunk) in size.queries(&CORRECT_RUNS, &self.corrections, add_verdict) {
             tx.execute_all(query, chunk.len()).await?;
         }
+        tx.sync_corrected_rows(&statuses(&self.corrections)).await?;
         self.verdicts.clear();
         self.corrections.clear();
         tx.insert_attempts(&self.ended_attempts).await?;
@@ -454,6 +454,10 @@ fn locked_run(row: &AnyRow) -> Result<(RunId, LockedRun)> {
     locked_run.row.due_at = columns.at("due_at_ms")?;
     locked_run.row.is_unexpanded = locked_run.shard_index == ROOT_SHARD && columns.opt_int("shard_total")?.is_none();
     Ok((id, locked_run))
+}
+
+fn statuses(verdicts: &[Verdict<'_>]) -> Vec<(RunId, RunStatus)> {
+    verdicts.iter().map(|verdict| (verdict.clean_end.end.run, verdict.status)).collect()
 }
 
 fn add_verdict(query: Query, verdict: &Verdict<'_>) -> Query {

@@ -359,7 +359,7 @@ impl Tx<'_> {
             let changed_updates = chunk.iter().filter(|update| update.is_new || update.status.is_terminal());
             let changed_runs: Vec<(RunId, RunStatus)> =
                 changed_updates.map(|update| (update.run, update.status)).collect();
-            self.sync_open_rows(&changed_runs).await?;
+            self.sync_rows(&changed_runs).await?;
         }
         for chunk in follow_result.ended_parents.chunks(CHUNK_MAX) {
             let ids = chunk.iter().map(|(_, run)| run.get());

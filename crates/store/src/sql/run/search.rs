@@ -25,16 +25,18 @@ macro_rules! late {
          ELSE started_at_ms - fire_at_ms END)"
     };
 }
-macro_rules! of_unsuccessful {
-    () => {
-        "namespace_id = ? AND status IN ('failed', 'timed_out', 'cancelled', 'unknown', 'skipped') AND "
-    };
-}
 /// The range of ids is repeated here, because planners do not infer that the range of the runs' ids also holds for this list.
 macro_rules! of_open {
     () => {
         "run.id IN (SELECT open_run.id FROM open_run WHERE open_run.namespace_id = ? \
          AND open_run.id >= ? AND open_run.id < ?) AND "
+    };
+}
+/// Repeats the range of ids as well.
+macro_rules! of_unsuccessful {
+    () => {
+        "run.id IN (SELECT unsuccessful_run.id FROM unsuccessful_run WHERE unsuccessful_run.namespace_id = ? \
+         AND unsuccessful_run.id >= ? AND unsuccessful_run.id < ?) AND "
     };
 }
 /// Repeats the range of ids as well.
@@ -139,33 +141,32 @@ pub(in crate::sql) static SEARCH_UNSUCCESSFUL_RUNS: [Statement; 6] = searches!(o
 pub(in crate::sql) static SEARCH_DEAD_LETTERS: [Statement; 6] = searches!(of_dead, "id");
 pub(in crate::sql) static SEARCH_RUNS_OF_JOB: [Statement; 6] = searches!(of_job, "+id");
 
-/// The last row that a bounded index scan reads: backwards from an id, and forwards from an id.
+/// The last row of a table that a bounded index scan reads: backwards from an id, and forwards from an id.
 macro_rules! scan_ends {
-    ($base:ident) => {
+    ($name:literal, $table:literal) => {
         [
             Statement {
-                name: "find_end_of_search",
-                text: concat!("SELECT id FROM run WHERE ", $base!(), "id < ? ORDER BY id DESC LIMIT 1 OFFSET ?"),
+                name: concat!("find_end_of_", $name),
+                text: concat!(
+                    "SELECT id FROM ",
+                    $table,
+                    " WHERE namespace_id = ? AND id < ? ORDER BY id DESC LIMIT 1 OFFSET ?"
+                ),
             },
             Statement {
-                name: "find_end_of_search_up",
-                text: concat!("SELECT id FROM run WHERE ", $base!(), "id > ? ORDER BY id LIMIT 1 OFFSET ?"),
+                name: concat!("find_end_of_", $name, "_up"),
+                text: concat!(
+                    "SELECT id FROM ",
+                    $table,
+                    " WHERE namespace_id = ? AND id > ? ORDER BY id LIMIT 1 OFFSET ?"
+                ),
             },
         ]
     };
 }
-pub(in crate::sql) static FIND_END_OF_ALL: [Statement; 2] = scan_ends!(of_all);
-static FIND_END_OF_OPEN_RUNS: [Statement; 2] = [
-    Statement {
-        name: "find_end_of_open",
-        text: "SELECT id FROM open_run WHERE namespace_id = ? AND id < ? ORDER BY id DESC LIMIT 1 OFFSET ?",
-    },
-    Statement {
-        name: "find_end_of_open_up",
-        text: "SELECT id FROM open_run WHERE namespace_id = ? AND id > ? ORDER BY id LIMIT 1 OFFSET ?",
-    },
-];
-static FIND_END_OF_UNSUCCESSFUL_RUNS: [Statement; 2] = scan_ends!(of_unsuccessful);
+pub(in crate::sql) static FIND_END_OF_ALL: [Statement; 2] = scan_ends!("search", "run");
+static FIND_END_OF_OPEN_RUNS: [Statement; 2] = scan_ends!("open", "open_run");
+static FIND_END_OF_UNSUCCESSFUL_RUNS: [Statement; 2] = scan_ends!("unsuccessful", "unsuccessful_run");
 pub(in crate::sql) static FIND_END_OF_DEAD_LETTERS: [Statement; 2] = [
     Statement {
         name: "find_end_of_dead",
@@ -400,7 +401,7 @@ fn query(
     }
     let since = search.since.map_or(i64::MIN, Timestamp::as_millis);
     let mut query = Query::new(index.statement(search)).int(index.key());
-    if matches!(index, ScannedIndex::Open(_) | ScannedIndex::Dead(_)) {
+    if matches!(index, ScannedIndex::Open(_) | ScannedIndex::Unsuccessful(_) | ScannedIndex::Dead(_)) {
         query = query.int(first).int(end);
     }
     query = query.int(first).int(end).int(range.fires_from).int(search.last_fire_ms()).int(since);
