@@ -89,13 +89,13 @@ async fn a_migration_that_waits_for_a_table_holds_up_no_running_server_for_long(
     }
 }
 
+/// Migration 24 is applied again. A later migration has dropped its index.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_is_built_beside_running_servers() {
     const BUILDS: &str = "FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' \
                           AND pid <> pg_backend_pid() AND query LIKE '% INDEX CONCURRENTLY %run_open_list%'";
     for database in server_databases().await.filter(is_postgres) {
         SqlStore::open(&database.config).await.unwrap().close().await;
-        database.execute("DROP INDEX run_open_list").await;
         database.execute("DELETE FROM _sqlx_migrations WHERE version = 24").await;
         let mut holder = AnyConnection::connect(&database.url).await.unwrap();
         let mut held = holder.begin().await.unwrap();
@@ -133,14 +133,14 @@ async fn an_index_is_built_beside_running_servers() {
     }
 }
 
-/// Migration 42 was written without `IF NOT EXISTS`. Its index of all unsuccessful runs is built before it all the same.
+/// Migration 42 was written without `IF NOT EXISTS`. Its index of all unsuccessful runs is built before it all the same. The index that it
+/// replaces is made again here, because a later migration has dropped it.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_of_an_early_migration_is_built_beside_running_servers() {
     const BUILDS: &str = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' \
                           AND pid <> pg_backend_pid() AND query LIKE '%INDEX CONCURRENTLY %run_trouble_wide%'";
     for database in server_databases().await.filter(is_postgres) {
         SqlStore::open(&database.config).await.unwrap().close().await;
-        database.execute("DROP INDEX run_trouble").await;
         database.execute("CREATE INDEX run_trouble ON run (namespace_id, id) WHERE status = 'failed'").await;
         database.execute("DELETE FROM _sqlx_migrations WHERE version = 42").await;
         let mut holder = AnyConnection::connect(&database.url).await.unwrap();
