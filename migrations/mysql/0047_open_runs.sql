@@ -2,7 +2,7 @@
 -- number of open runs.
 
 -- One row for each run whose status is open. run has that run too, with the same values: the transaction that holds the lock of the row in
--- run is the only one that writes the row here. A server of the version before this table writes run alone.
+-- run is the only one that writes the row here. Servers before 0.2.0 write run alone, so they must have stopped.
 CREATE TABLE IF NOT EXISTS open_run (
     -- The run.
     id BIGINT NOT NULL,
@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS open_run (
     -- When it may start.
     due_at_ms BIGINT NOT NULL,
     PRIMARY KEY (id),
-    -- The key is unique in run, and not here: a row that a server of the version before left behind must not keep out another run.
+    -- The key is unique in run. Here it is not, so that no row can keep out the row of another run.
     KEY open_run_job (job_id, status, fire_at_ms, cause, shard_index),
     -- The status comes before the epoch, so that the open runs of all earlier epochs are found by their status.
     KEY open_run_owner (node_id, status, node_epoch, due_at_ms),
@@ -56,3 +56,5 @@ INSERT IGNORE INTO open_run (
     SELECT run.id, run.job_id, run.fire_at_ms, run.cause, run.shard_index, run.namespace_id, run.app_id,
         run.node_id, run.node_epoch, run.status, run.due_at_ms
     FROM (SELECT DISTINCT node_id FROM run) AS owners STRAIGHT_JOIN run ON run.node_id = owners.node_id AND run.status = 'running';
+
+UPDATE schema_compat SET min_server = '0.2.0' WHERE id = 1;

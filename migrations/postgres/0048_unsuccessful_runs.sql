@@ -2,7 +2,7 @@
 -- run, and lists of these runs read few pages.
 
 -- One row for each run whose verdict is not success. run has that run too, with the same values: the transaction that holds the lock of
--- the row in run is the only one that writes the row here. A server of the version before this table writes run alone.
+-- the row in run is the only one that writes the row here.
 CREATE TABLE unsuccessful_run (
     -- The run.
     id BIGINT NOT NULL,

@@ -1,7 +1,7 @@
 -- The open runs in a narrow table of their own, for SQLite: their indexes are as small as the number of open runs.
 
 -- One row for each run whose status is open. run has that run too, with the same values: the transaction that holds the lock of the row in
--- run is the only one that writes the row here. A server of the version before this table writes run alone.
+-- run is the only one that writes the row here. Servers before 0.2.0 write run alone, so they must have stopped.
 CREATE TABLE open_run (
     -- The run.
     id INTEGER NOT NULL PRIMARY KEY,
@@ -33,10 +33,12 @@ INSERT INTO open_run (
     SELECT id, job_id, fire_at_ms, cause, shard_index, namespace_id, app_id, node_id, node_epoch, status, due_at_ms
     FROM run WHERE status IN ('pending', 'waiting', 'running');
 
--- The key is unique in run, and not here: a row that a server of the version before left behind must not keep out another run.
+-- The key is unique in run. Here it is not, so that no row can keep out the row of another run.
 CREATE INDEX open_run_job ON open_run (job_id, status, fire_at_ms, cause, shard_index);
 
 -- The status comes before the epoch, so that the open runs of all earlier epochs are found by their status.
 CREATE INDEX open_run_owner ON open_run (node_id, status, node_epoch, due_at_ms);
 
 CREATE INDEX open_run_list ON open_run (namespace_id, id);
+
+UPDATE schema_compat SET min_server = '0.2.0' WHERE id = 1;

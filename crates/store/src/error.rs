@@ -174,6 +174,19 @@ pub enum OpenError {
         /// How long this server waited.
         waited: Duration,
     },
+    /// Servers that could not work with the new schema have not stopped.
+    #[error(
+        "servers older than {min_server} cannot use the new schema, and {names} did not stop for {}; stop them and start again",
+        rondel_core::time::format_duration(*.waited)
+    )]
+    OlderServers {
+        /// Their names and versions.
+        names: String,
+        /// The oldest server version that can use the new schema.
+        min_server: String,
+        /// How long this server waited.
+        waited: Duration,
+    },
     /// A table that a migration changes stays locked by other clients.
     #[error(
         "a migration cannot change a table that other clients keep locked: end their long transactions and start again"

@@ -197,7 +197,7 @@ async fn a_schema_that_is_too_new_is_refused_and_one_that_is_newer_is_not() {
         SqlStore::open(&database.config).await.unwrap().close().await;
         database.execute("UPDATE schema_compat SET min_server = '99.1.0'").await;
         let error = SqlStore::open(&database.config).await.unwrap_err();
-        assert_eq!(error.to_string(), "the database needs rondel 99.1.0 or newer, this is 0.1.0");
+        assert_eq!(error.to_string(), "the database needs rondel 99.1.0 or newer, this is 0.2.0");
         let newer = StoreConfig { server_version: "99.1.0".to_owned(), ..database.config.clone() };
         SqlStore::open(&newer).await.unwrap().close().await;
         database.end().await;
@@ -334,7 +334,7 @@ async fn join(store: &SqlStore, name: &str, lease: Duration) -> LeaseToken {
         name: name.to_owned(),
         lease,
         advertise_url: None,
-        server_version: "0.1.0".to_owned(),
+        server_version: "0.2.0".to_owned(),
         may_take_over: true,
         held: None,
         waited_for_takeover: Duration::ZERO,

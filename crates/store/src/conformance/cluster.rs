@@ -14,7 +14,7 @@ pub(super) fn request(name: &str) -> JoinRequest {
         name: name.to_owned(),
         lease: LEASE,
         advertise_url: Some("http://node:8080".to_owned()),
-        server_version: "0.1.0".to_owned(),
+        server_version: "0.2.0".to_owned(),
         may_take_over: false,
         held: None,
         waited_for_takeover: Duration::ZERO,

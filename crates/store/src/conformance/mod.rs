@@ -335,7 +335,7 @@ async fn join(store: &dyn Store) -> LeaseToken {
         name: name("node"),
         lease: LEASE,
         advertise_url: None,
-        server_version: "0.1.0".to_owned(),
+        server_version: "0.2.0".to_owned(),
         may_take_over: false,
         held: None,
         waited_for_takeover: Duration::ZERO,

@@ -12,7 +12,7 @@ pub(super) fn executor(app: AppId, first_seen_at: Timestamp) -> ExecutorRecord {
         app,
         name: name("executor"),
         predecessor: None,
-        sdk_version: "0.1.0".to_owned(),
+        sdk_version: "0.2.0".to_owned(),
         labels: "{}".to_owned(),
         weight: 1,
         slots: 1,

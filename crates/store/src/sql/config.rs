@@ -9,7 +9,7 @@ pub struct StoreConfig {
     pub url: DatabaseUrl,
     /// Maximum number of connections. On SQLite one of them writes, and the others read.
     pub pool_size: u32,
-    /// Version of this program, such as `0.1.0`. The schema states the oldest version that may use it.
+    /// Version of this program, such as `0.2.0`. The schema states the oldest version that may use it.
     pub server_version: String,
     /// Maximum time that a statement waits for a lock.
     pub lock_timeout: Duration,

@@ -17,7 +17,7 @@ pub(super) enum Dialect {
 
 impl Dialect {
     /// The database's clock, in milliseconds since 1970. Fractions are cut off, so that it is never ahead.
-    fn now(self) -> &'static str {
+    pub(super) fn now(self) -> &'static str {
         match self {
             Self::Sqlite => "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)",
             Self::Postgres => "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint",

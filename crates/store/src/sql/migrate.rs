@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sqlx::migrate::{Migrate, MigrateError, Migrator};
-use sqlx::{AnyConnection, Connection, Executor, Row};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
 
 use super::config::StoreConfig;
 use super::dialect::Dialect;
@@ -19,6 +19,10 @@ use crate::OpenError;
 static SQLITE: Migrator = sqlx::migrate!("../../migrations/sqlite");
 static POSTGRES: Migrator = sqlx::migrate!("../../migrations/postgres");
 static MYSQL: Migrator = sqlx::migrate!("../../migrations/mysql");
+
+/// Migrations after which servers before a version cannot work, each with that version. Each also raises `min_server` in `schema_compat`, which
+/// keeps such servers from starting.
+const LAST_STEPS: [(i64, &str); 1] = [(47, "0.2.0")];
 
 /// The table in which the driver records the migrations that were applied.
 const MIGRATIONS_TABLE: &str = "_sqlx_migrations";
@@ -87,13 +91,13 @@ async fn try_once(
 ) -> Result<(), OpenError> {
     if !are_sessions_shared {
         let (settings, lock_statement) = match dialect {
-            Dialect::Sqlite => return migrate(connection, (dialect, false), &config.server_version).await,
+            Dialect::Sqlite => return migrate(connection, (dialect, false), config).await,
             Dialect::Postgres => (SETTINGS_POSTGRES, LOCK_POSTGRES),
             Dialect::MySql => (SETTINGS_MYSQL, LOCK_MYSQL),
         };
         connection.execute(settings).await.map_err(OpenError::Migrate)?;
         lock(connection, lock_statement, config.migration_wait).await?;
-        let migrate_result = migrate(connection, (dialect, dialect == Dialect::Postgres), &config.server_version).await;
+        let migrate_result = migrate(connection, (dialect, dialect == Dialect::Postgres), config).await;
         // PostgreSQL releases the lock with the session, which ends with the migration.
         if dialect == Dialect::MySql {
             connection.execute(UNLOCK_MYSQL).await.map_err(OpenError::Migrate)?;
@@ -105,7 +109,7 @@ async fn try_once(
         tx.execute(statement).await.map_err(OpenError::Migrate)?;
     }
     lock(&mut tx, LOCK_TRANSACTION_POSTGRES, config.migration_wait).await?;
-    migrate(&mut tx, (dialect, false), &config.server_version).await?;
+    migrate(&mut tx, (dialect, false), config).await?;
     tx.execute(DEALLOCATE_POSTGRES).await.map_err(OpenError::Migrate)?;
     tx.commit().await.map_err(OpenError::Migrate)
 }
@@ -130,8 +134,9 @@ async fn lock(connection: &mut AnyConnection, statement: &'static str, wait: Dur
 async fn migrate(
     connection: &mut AnyConnection,
     (dialect, builds_indexes_first): (Dialect, bool),
-    server_version: &str,
+    config: &StoreConfig,
 ) -> Result<(), OpenError> {
+    let server_version = config.server_version.as_str();
     let migrations = match dialect {
         Dialect::Sqlite => &SQLITE,
         Dialect::Postgres => &POSTGRES,
@@ -170,6 +175,9 @@ async fn migrate(
         }
         is_first = false;
         if !checksums.is_empty() {
+            if let Some((_, min_server)) = LAST_STEPS.iter().find(|(version, _)| *version == migration.version) {
+                wait_for_older_servers(connection, dialect, min_server, config.migration_wait).await?;
+            }
             tracing::info!(migration = migration.version, description = %migration.description, "migrating the database");
             if builds_indexes_first {
                 online_index::build(connection, migration.sql.as_str()).await?;
@@ -182,6 +190,37 @@ async fn migrate(
     }
     rondel_failpoint::pass("migrate.applied");
     check_compatible(connection, server_version).await
+}
+
+/// Waits until no server that is older than the schema will be is alive.
+async fn wait_for_older_servers(
+    connection: &mut AnyConnection,
+    dialect: Dialect,
+    min_server: &str,
+    wait: Duration,
+) -> Result<(), OpenError> {
+    let statement =
+        format!("SELECT name, server_version FROM node WHERE lease_until_ms > {} ORDER BY name", dialect.now());
+    let check_count = wait.as_millis() / CHECK_PERIOD.as_millis();
+    let mut names = Vec::new();
+    for check in 0..=check_count {
+        names.clear();
+        for row in connection.fetch_all(AssertSqlSafe(statement.clone())).await.map_err(OpenError::Migrate)? {
+            let name: String = row.try_get(0).map_err(OpenError::Migrate)?;
+            let version: String = row.try_get(1).map_err(OpenError::Migrate)?;
+            if numbers(&version) < numbers(min_server) {
+                names.push(format!("{name} ({version})"));
+            }
+        }
+        if names.is_empty() {
+            return Ok(());
+        }
+        if check == 0 {
+            tracing::info!(servers = names.join(", "), min_server, "waiting until these older servers have stopped");
+        }
+        tokio::time::sleep(CHECK_PERIOD).await;
+    }
+    Err(OpenError::OlderServers { names: names.join(", "), min_server: min_server.to_owned(), waited: wait })
 }
 
 /// Refuses a schema that a newer server has changed beyond what this one understands.

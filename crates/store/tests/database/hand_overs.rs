@@ -149,7 +149,7 @@ fn rejoin_request() -> JoinRequest {
         name: "node".to_owned(),
         lease: Duration::from_secs(60),
         advertise_url: None,
-        server_version: "0.1.0".to_owned(),
+        server_version: "0.2.0".to_owned(),
         may_take_over: false,
         held: None,
         waited_for_takeover: Duration::ZERO,

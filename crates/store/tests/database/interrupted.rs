@@ -24,7 +24,7 @@ async fn a_caller_that_is_dropped_leaves_no_session_inside_a_transaction() {
             name: "dropped".to_owned(),
             lease: Duration::from_secs(60),
             advertise_url: None,
-            server_version: "0.1.0".to_owned(),
+            server_version: "0.2.0".to_owned(),
             may_take_over: true,
             held: None,
             waited_for_takeover: Duration::ZERO,

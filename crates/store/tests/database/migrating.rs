@@ -202,22 +202,32 @@ async fn the_open_and_unsuccessful_runs_of_an_earlier_version_get_their_rows() {
         database.execute("DROP TABLE open_run").await;
         database.execute("DROP TABLE unsuccessful_run").await;
         database.execute("DELETE FROM _sqlx_migrations WHERE version >= 47").await;
+        // An older server would write no such rows.
+        database.execute("UPDATE node SET name = 'old', server_version = '0.1.9'").await;
+        let config = StoreConfig { migration_wait: Duration::from_millis(400), ..database.config.clone() };
+        let error = SqlStore::open(&config).await.unwrap_err().to_string();
+        let expected = "servers older than 0.2.0 cannot use the new schema, and old (0.1.9) did not stop for 400ms; stop them and start again";
+        assert_eq!(error, expected);
+        database.execute("UPDATE node SET lease_until_ms = 0").await;
         let store = SqlStore::open(&database.config).await.unwrap();
         assert_eq!(database.number("SELECT COUNT(*) FROM open_run").await, 3, "{}", database.url);
         assert_eq!(database.number("SELECT COUNT(*) FROM unsuccessful_run").await, 2, "{}", database.url);
         assert_open_rows(&store).await;
         store.close().await;
+        let older = StoreConfig { server_version: "0.1.9".to_owned(), ..database.config.clone() };
+        let error = SqlStore::open(&older).await.unwrap_err().to_string();
+        assert_eq!(error, "the database needs rondel 0.2.0 or newer, this is 0.1.9");
         database.end().await;
     }
 }
 
-/// A server of an earlier version beside this one writes `run` alone.
+/// No transaction leaves such rows, but if there are any, they are replaced one by one.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_of_open_runs_that_are_missing_or_left_disturb_nothing() {
     for database in TestDatabase::all().await {
         let store = SqlStore::open(&database.config).await.unwrap();
         let (token, runs) = pending(&store, 3).await;
-        // The other server has inserted the first two runs. It also ended a run that had the key of the second one, and was removed since.
+        // The row of the first run is missing, and the second one's belongs to a run that was removed.
         database.execute(&format!("DELETE FROM open_run WHERE id = {}", runs[0].id)).await;
         database.execute(&format!("UPDATE open_run SET id = 9 WHERE id = {}", runs[1].id)).await;
         let began = |run: &Run| RunAtExecutor {

@@ -9,8 +9,8 @@
 //! be passed.
 //!
 //! Statements that look for open or unsuccessful runs read these tables, and join `run` for other columns. A statement that finds the ids of
-//! runs in order to change them locks them in `run`, and checks there whether they are still open: a server of the version before these
-//! tables writes `run` alone, so a row may be missing, or may be left from a run that has changed. No function here expects a number of rows.
+//! runs in order to change them locks them in `run`, and checks there whether they are still open. No function here expects a number
+//! of rows.
 
 use rondel_core::{Run, RunId, RunStatus};
 
