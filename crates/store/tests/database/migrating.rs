@@ -214,6 +214,7 @@ async fn the_open_and_unsuccessful_runs_of_an_earlier_version_get_their_rows() {
         assert_eq!(database.number("SELECT COUNT(*) FROM unsuccessful_run").await, 2, "{}", database.url);
         assert_open_rows(&store).await;
         store.close().await;
+        drop(store);
         let older = StoreConfig { server_version: "0.1.9".to_owned(), ..database.config.clone() };
         let error = SqlStore::open(&older).await.unwrap_err().to_string();
         assert_eq!(error, "the database needs rondel 0.2.0 or newer, this is 0.1.9");
