@@ -1,9 +1,24 @@
 -- The open runs in a narrow table of their own, for MySQL and MariaDB, which have no partial indexes: their indexes are as small as the
 -- number of open runs.
 
+-- Servers before 0.2.0 write run alone. If one were still alive, its statements would fail from here on, because they name the column.
+SET @has_column = (SELECT COUNT(*) FROM information_schema.columns
+    WHERE table_schema = DATABASE() AND table_name = 'run' AND column_name = 'lost_count');
+
+SET @rename_column = IF(@has_column = 0, 'DO 0', 'ALTER TABLE run RENAME COLUMN lost_count TO lost_attempt_count');
+
+PREPARE rename_column FROM @rename_column;
+
+EXECUTE rename_column;
+
+DEALLOCATE PREPARE rename_column;
+
+-- A part of an earlier try would be out of date.
+DROP TABLE IF EXISTS open_run;
+
 -- One row for each run whose status is open. run has that run too, with the same values: the transaction that holds the lock of the row in
 -- run is the only one that writes the row here. Servers before 0.2.0 write run alone, so they must have stopped.
-CREATE TABLE IF NOT EXISTS open_run (
+CREATE TABLE open_run (
     -- The run.
     id BIGINT NOT NULL,
     -- Its job: a part of its key.
@@ -32,6 +47,7 @@ CREATE TABLE IF NOT EXISTS open_run (
     KEY open_run_job (job_id, status, fire_at_ms, cause, shard_index),
     -- The status comes before the epoch, so that the open runs of all earlier epochs are found by their status.
     KEY open_run_owner (node_id, status, node_epoch, due_at_ms),
+    KEY open_run_lease (node_id, job_id, node_epoch),
     KEY open_run_list (namespace_id, id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
@@ -39,19 +55,19 @@ CREATE TABLE IF NOT EXISTS open_run (
 SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 -- One statement for each status, because these two columns together find the open runs by the index run_open.
-INSERT IGNORE INTO open_run (
+INSERT INTO open_run (
         id, job_id, fire_at_ms, cause, shard_index, namespace_id, app_id, node_id, node_epoch, status, due_at_ms)
     SELECT run.id, run.job_id, run.fire_at_ms, run.cause, run.shard_index, run.namespace_id, run.app_id,
         run.node_id, run.node_epoch, run.status, run.due_at_ms
     FROM (SELECT DISTINCT node_id FROM run) AS owners STRAIGHT_JOIN run ON run.node_id = owners.node_id AND run.status = 'pending';
 
-INSERT IGNORE INTO open_run (
+INSERT INTO open_run (
         id, job_id, fire_at_ms, cause, shard_index, namespace_id, app_id, node_id, node_epoch, status, due_at_ms)
     SELECT run.id, run.job_id, run.fire_at_ms, run.cause, run.shard_index, run.namespace_id, run.app_id,
         run.node_id, run.node_epoch, run.status, run.due_at_ms
     FROM (SELECT DISTINCT node_id FROM run) AS owners STRAIGHT_JOIN run ON run.node_id = owners.node_id AND run.status = 'waiting';
 
-INSERT IGNORE INTO open_run (
+INSERT INTO open_run (
         id, job_id, fire_at_ms, cause, shard_index, namespace_id, app_id, node_id, node_epoch, status, due_at_ms)
     SELECT run.id, run.job_id, run.fire_at_ms, run.cause, run.shard_index, run.namespace_id, run.app_id,
         run.node_id, run.node_epoch, run.status, run.due_at_ms

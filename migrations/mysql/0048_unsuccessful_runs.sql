@@ -1,9 +1,12 @@
 -- The runs with a verdict other than success in a narrow table of their own, for MySQL and MariaDB: a change of the verdict then changes no index of
 -- run, and lists of these runs read few pages.
 
+-- A part of an earlier try would be out of date.
+DROP TABLE IF EXISTS unsuccessful_run;
+
 -- One row for each run whose verdict is not success. run has that run too, with the same values: the transaction that holds the lock of
 -- the row in run is the only one that writes the row here.
-CREATE TABLE IF NOT EXISTS unsuccessful_run (
+CREATE TABLE unsuccessful_run (
     -- The run.
     id BIGINT NOT NULL,
     -- Its tenant.
@@ -25,27 +28,27 @@ CREATE TABLE IF NOT EXISTS unsuccessful_run (
 SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 -- One statement for each verdict, because these two columns together find the runs by the index run_trouble.
-INSERT IGNORE INTO unsuccessful_run (id, namespace_id, job_id, app_id, status, reason)
+INSERT INTO unsuccessful_run (id, namespace_id, job_id, app_id, status, reason)
     SELECT run.id, run.namespace_id, run.job_id, run.app_id, run.status, run.reason
     FROM (SELECT DISTINCT namespace_id FROM run) AS tenants
     STRAIGHT_JOIN run ON run.namespace_id = tenants.namespace_id AND run.status = 'failed';
 
-INSERT IGNORE INTO unsuccessful_run (id, namespace_id, job_id, app_id, status, reason)
+INSERT INTO unsuccessful_run (id, namespace_id, job_id, app_id, status, reason)
     SELECT run.id, run.namespace_id, run.job_id, run.app_id, run.status, run.reason
     FROM (SELECT DISTINCT namespace_id FROM run) AS tenants
     STRAIGHT_JOIN run ON run.namespace_id = tenants.namespace_id AND run.status = 'timed_out';
 
-INSERT IGNORE INTO unsuccessful_run (id, namespace_id, job_id, app_id, status, reason)
+INSERT INTO unsuccessful_run (id, namespace_id, job_id, app_id, status, reason)
     SELECT run.id, run.namespace_id, run.job_id, run.app_id, run.status, run.reason
     FROM (SELECT DISTINCT namespace_id FROM run) AS tenants
     STRAIGHT_JOIN run ON run.namespace_id = tenants.namespace_id AND run.status = 'cancelled';
 
-INSERT IGNORE INTO unsuccessful_run (id, namespace_id, job_id, app_id, status, reason)
+INSERT INTO unsuccessful_run (id, namespace_id, job_id, app_id, status, reason)
     SELECT run.id, run.namespace_id, run.job_id, run.app_id, run.status, run.reason
     FROM (SELECT DISTINCT namespace_id FROM run) AS tenants
     STRAIGHT_JOIN run ON run.namespace_id = tenants.namespace_id AND run.status = 'unknown';
 
-INSERT IGNORE INTO unsuccessful_run (id, namespace_id, job_id, app_id, status, reason)
+INSERT INTO unsuccessful_run (id, namespace_id, job_id, app_id, status, reason)
     SELECT run.id, run.namespace_id, run.job_id, run.app_id, run.status, run.reason
     FROM (SELECT DISTINCT namespace_id FROM run) AS tenants
     STRAIGHT_JOIN run ON run.namespace_id = tenants.namespace_id AND run.status = 'skipped';

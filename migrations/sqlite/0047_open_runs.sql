@@ -1,5 +1,8 @@
 -- The open runs in a narrow table of their own, for SQLite: their indexes are as small as the number of open runs.
 
+-- Servers before 0.2.0 write run alone. If one were still alive, its statements would fail from here on, because they name the column.
+ALTER TABLE run RENAME COLUMN lost_count TO lost_attempt_count;
+
 -- One row for each run whose status is open. run has that run too, with the same values: the transaction that holds the lock of the row in
 -- run is the only one that writes the row here. Servers before 0.2.0 write run alone, so they must have stopped.
 CREATE TABLE open_run (
@@ -38,6 +41,8 @@ CREATE INDEX open_run_job ON open_run (job_id, status, fire_at_ms, cause, shard_
 
 -- The status comes before the epoch, so that the open runs of all earlier epochs are found by their status.
 CREATE INDEX open_run_owner ON open_run (node_id, status, node_epoch, due_at_ms);
+
+CREATE INDEX open_run_lease ON open_run (node_id, job_id, node_epoch);
 
 CREATE INDEX open_run_list ON open_run (namespace_id, id);
 

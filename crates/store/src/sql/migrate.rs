@@ -57,6 +57,8 @@ const SETTINGS_POSTGRES: &str = "SELECT set_config(name, value, false) FROM (VAL
 const SETTINGS_TRANSACTION_POSTGRES: &str = "SELECT set_config(name, value, true) FROM (VALUES ('lock_timeout', '2s'), \
      ('statement_timeout', '0'), ('idle_in_transaction_session_timeout', '0'), ('client_connection_check_interval', '1s')) \
      AS wanted (setting, value) JOIN pg_settings ON pg_settings.name = wanted.setting";
+/// Otherwise, if a database has another default, the transaction would not see that other servers renew their leases.
+const READ_COMMITTED: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED";
 const READ_MIN_SERVER: &str = "SELECT min_server FROM schema_compat WHERE id = 1";
 
 /// Applies the missing migrations. A schema that is newer than this program is accepted unless it declares itself incompatible.
@@ -105,7 +107,7 @@ async fn try_once(
         return migrate_result;
     }
     let mut tx = connection.begin().await.map_err(OpenError::Migrate)?;
-    for statement in [DEALLOCATE_POSTGRES, SETTINGS_TRANSACTION_POSTGRES] {
+    for statement in [READ_COMMITTED, DEALLOCATE_POSTGRES, SETTINGS_TRANSACTION_POSTGRES] {
         tx.execute(statement).await.map_err(OpenError::Migrate)?;
     }
     lock(&mut tx, LOCK_TRANSACTION_POSTGRES, config.migration_wait).await?;
@@ -168,6 +170,11 @@ async fn migrate(
             "the schema of the database is newer than this server, but still supports servers of this version"
         );
     }
+    // Before the first migration, because one that changes the table of the nodes would keep the older servers from renewing their leases.
+    let is_pending = |version: &i64| !checksums.is_empty() && !checksums.contains_key(version);
+    for (_, min_server) in LAST_STEPS.iter().filter(|(version, _)| is_pending(version)) {
+        wait_for_older_servers(connection, dialect, min_server, config.migration_wait).await?;
+    }
     let mut is_first = true;
     for migration in migrations.iter().filter(|migration| !checksums.contains_key(&migration.version)) {
         if !is_first {
@@ -175,9 +182,6 @@ async fn migrate(
         }
         is_first = false;
         if !checksums.is_empty() {
-            if let Some((_, min_server)) = LAST_STEPS.iter().find(|(version, _)| *version == migration.version) {
-                wait_for_older_servers(connection, dialect, min_server, config.migration_wait).await?;
-            }
             tracing::info!(migration = migration.version, description = %migration.description, "migrating the database");
             if builds_indexes_first {
                 online_index::build(connection, migration.sql.as_str()).await?;
@@ -192,13 +196,16 @@ async fn migrate(
     check_compatible(connection, server_version).await
 }
 
-/// Waits until no server that is older than the schema will be is alive.
+/// Waits until no server that is older than the schema will be is alive. On SQLite there is none, because the file is locked.
 async fn wait_for_older_servers(
     connection: &mut AnyConnection,
     dialect: Dialect,
     min_server: &str,
     wait: Duration,
 ) -> Result<(), OpenError> {
+    if dialect == Dialect::Sqlite {
+        return Ok(());
+    }
     let statement =
         format!("SELECT name, server_version FROM node WHERE lease_until_ms > {} ORDER BY name", dialect.now());
     let check_count = wait.as_millis() / CHECK_PERIOD.as_millis();

@@ -13,7 +13,7 @@ macro_rules! run_columns {
         "run.id, run.namespace_id, run.job_id, run.job_version, run.app_id, run.fire_at_ms, run.cause, \
          run.shard_index, run.shard_total, run.trigger_kind, run.status, run.reason, run.attempt, run.due_at_ms, \
          run.node_id, run.node_epoch, run.params, run.executor, run.executor_id, run.marked_at_ms, \
-         run.started_at_ms, run.finished_at_ms, run.message, run.result, run.lost_count, run.open_shards, \
+         run.started_at_ms, run.finished_at_ms, run.message, run.result, run.lost_attempt_count, run.open_shards, \
          run.open_children, run.parent_id, run.trace, run.cancel_by, run.span_end_at_ms, run.span_count, run.detail, \
          run.cancel_reason, run.only_executor, run.trigger_key"
     };
@@ -51,7 +51,7 @@ pub(super) const INSERT_RUNS: Statement = Statement {
     name: "insert_runs",
     text: "INSERT {ignore} INTO run (id, namespace_id, job_id, job_version, app_id, fire_at_ms, cause, shard_index, \
            shard_total, trigger_kind, status, attempt, due_at_ms, node_id, node_epoch, params, parent_id, span_count, \
-           reason, executor, executor_id, marked_at_ms, started_at_ms, finished_at_ms, message, result, lost_count, \
+           reason, executor, executor_id, marked_at_ms, started_at_ms, finished_at_ms, message, result, lost_attempt_count, \
            open_shards, cancel_by, span_end_at_ms, open_children, trace, detail, cancel_reason, \
            only_executor, trigger_key) {values:iiiiiiiiittiiiitiittiiiittiitiittttt} {or_ignore}",
 };
@@ -150,7 +150,7 @@ pub(super) fn run(row: &AnyRow) -> Result<Run> {
         finished_at: columns.opt_at("finished_at_ms")?,
         message: columns.opt_text("message")?,
         result: columns.opt_text("result")?,
-        lost_count: columns.int32("lost_count")?,
+        lost_count: columns.int32("lost_attempt_count")?,
         open_shards: columns.opt_int32("open_shards")?,
         open_children: columns.opt_int32("open_children")?,
         parent: columns.opt_int("parent_id")?.map(RunId::new),

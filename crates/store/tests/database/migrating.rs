@@ -199,16 +199,20 @@ async fn the_open_and_unsuccessful_runs_of_an_earlier_version_get_their_rows() {
         store.finish(Finisher { token, ids: &IdGen::new(1023) }, &ends).await.unwrap();
         store.close().await;
         drop(store);
+        database.execute("ALTER TABLE run RENAME COLUMN lost_attempt_count TO lost_count").await;
         database.execute("DROP TABLE open_run").await;
         database.execute("DROP TABLE unsuccessful_run").await;
         database.execute("DELETE FROM _sqlx_migrations WHERE version >= 47").await;
-        // An older server would write no such rows.
-        database.execute("UPDATE node SET name = 'old', server_version = '0.1.9'").await;
-        let config = StoreConfig { migration_wait: Duration::from_millis(400), ..database.config.clone() };
-        let error = SqlStore::open(&config).await.unwrap_err().to_string();
-        let expected = "servers older than 0.2.0 cannot use the new schema, and old (0.1.9) did not stop for 400ms; stop them and start again";
-        assert_eq!(error, expected);
-        database.execute("UPDATE node SET lease_until_ms = 0").await;
+        if database.scratch.is_some() {
+            // An older server would write no such rows.
+            database.execute("UPDATE node SET name = 'old', server_version = '0.1.9'").await;
+            let config = StoreConfig { migration_wait: Duration::from_millis(400), ..database.config.clone() };
+            let error = SqlStore::open(&config).await.unwrap_err().to_string();
+            let expected = "servers older than 0.2.0 cannot use the new schema, and old (0.1.9) did not stop for 400ms; \
+                            stop them and start again";
+            assert_eq!(error, expected);
+            database.execute("UPDATE node SET lease_until_ms = 0").await;
+        }
         let store = SqlStore::open(&database.config).await.unwrap();
         assert_eq!(database.number("SELECT COUNT(*) FROM open_run").await, 3, "{}", database.url);
         assert_eq!(database.number("SELECT COUNT(*) FROM unsuccessful_run").await, 2, "{}", database.url);

@@ -80,7 +80,7 @@ async fn a_job_is_adopted_without_a_walk_of_all_that_is_open() {
         let limit = tokio::time::Instant::now() + Duration::from_secs(60);
         let open_entries_read = async || {
             let mut count = 0;
-            for index in ["open_run_owner", "open_run_job"] {
+            for index in ["open_run_owner", "open_run_job", "open_run_lease"] {
                 count += entries_read(&database, index).await;
             }
             count

@@ -9,7 +9,7 @@ use crate::ledger::{self, Adopted, Adoption, DeadNode, OrphanedJobs, fewest_firs
 use crate::sql::cluster::known_fencer;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
-use crate::sql::run::open_runs::{OPEN_STATUSES, OpenRunsOfNode};
+use crate::sql::run::open_runs::OpenRunsOfNode;
 use crate::sql::{SqlStore, Tx, transact};
 use crate::streams::LastSessions;
 use crate::{Adopt, LeaseToken, Result};
@@ -71,11 +71,10 @@ pub(in crate::sql) const FIND_NODES_WITH_ORPHANS: Statement = Statement {
         ") AS orphan_id FROM node WHERE node.id {in_list}) dead WHERE dead.orphan_id IS NOT NULL ORDER BY dead.id"
     ),
 };
-/// Executed once for each status, because in the index the status comes before the epoch. Each execution is a range scan of that index.
+/// Reads the entries of the node's open runs in an index, in the order of the jobs.
 pub(in crate::sql) const COUNT_ORPHANS: Statement = Statement {
     name: "count_orphans",
-    text: "SELECT job_id, COUNT(*) AS run_count FROM open_run WHERE node_id = ? AND status = ? AND node_epoch < ? \
-           GROUP BY job_id",
+    text: "SELECT job_id, COUNT(*) AS run_count FROM open_run WHERE node_id = ? AND node_epoch < ? GROUP BY job_id",
 };
 const LOCK_HOMES: Statement = Statement {
     name: "lock_homes",
@@ -266,7 +265,7 @@ impl Tx<'_> {
         Ok(nodes)
     }
 
-    /// How many orphans each job has, by node and status.
+    /// How many orphans each job has, by node.
     async fn count_orphans(
         &mut self,
         token: LeaseToken,
@@ -275,13 +274,10 @@ impl Tx<'_> {
         let mut counts = Vec::new();
         for node in self.nodes_with_orphans(token, ended_leases).await? {
             let Some(lease) = ended_leases.get(&node) else { continue };
-            for status in OPEN_STATUSES {
-                let query = Query::new(&COUNT_ORPHANS).int(node.get()).text(status.as_str()).int(lease.epoch);
-                for row in self.rows(query).await? {
-                    let mut columns = Reader::new(&row, "run");
-                    let job = JobId::new(columns.int("job_id")?);
-                    counts.push((job, u64::try_from(columns.int("run_count")?).unwrap_or(0)));
-                }
+            for row in self.rows(Query::new(&COUNT_ORPHANS).int(node.get()).int(lease.epoch)).await? {
+                let mut columns = Reader::new(&row, "run");
+                let job = JobId::new(columns.int("job_id")?);
+                counts.push((job, u64::try_from(columns.int("run_count")?).unwrap_or(0)));
             }
         }
         Ok(counts)

@@ -25,7 +25,7 @@ use crate::{LeaseToken, Result};
 
 pub(in crate::sql) const LOCK_RUNS: Statement = Statement {
     name: "lock_runs",
-    text: "SELECT id, attempt, status, reason, lost_count, marked_at_ms, cancel_by, cancel_reason, parent_id, job_id, fire_at_ms, cause, \
+    text: "SELECT id, attempt, status, reason, lost_attempt_count, marked_at_ms, cancel_by, cancel_reason, parent_id, job_id, fire_at_ms, cause, \
            shard_index, executor_id, executor, started_at_ms, trigger_kind, open_children, node_id, node_epoch, due_at_ms, shard_total FROM run WHERE id {in_list} ORDER BY id {for_update}",
 };
 /// A run that is cancelled while it awaits its children keeps the result of its handler.
@@ -49,7 +49,7 @@ const CORRECT_RUNS: Statement = Statement {
 const RETRY_RUNS: Statement = Statement {
     name: "retry_runs",
     text: "UPDATE {join:iiititt}run SET status = 'waiting', attempt = run.attempt + 1, due_at_ms = v.column3, \
-           reason = v.column4, lost_count = v.column5, executor = v.column6, executor_id = NULL, marked_at_ms = NULL, \
+           reason = v.column4, lost_attempt_count = v.column5, executor = v.column6, executor_id = NULL, marked_at_ms = NULL, \
            started_at_ms = NULL, message = NULL, detail = v.column7, \
            cancel_reason = CASE WHEN run.cancel_by IS NULL AND v.column4 <> 'not_received' THEN NULL ELSE run.cancel_reason END \
            {from:iiititt} WHERE {of_rows:run.id} AND {check}run.attempt = v.column2 \
@@ -421,7 +421,7 @@ fn locked_run(row: &AnyRow) -> Result<(RunId, LockedRun)> {
     let mut columns = Reader::new(row, "run");
     let id = RunId::new(columns.int("id")?);
     let (attempt, status, reason) = (columns.int32("attempt")?, columns.word("status")?, columns.opt_word("reason")?);
-    let (lost_count, marked_at) = (columns.int32("lost_count")?, columns.opt_int("marked_at_ms")?);
+    let (lost_count, marked_at) = (columns.int32("lost_attempt_count")?, columns.opt_int("marked_at_ms")?);
     let (cancel_by, cancel_reason) = (columns.opt_text("cancel_by")?, columns.opt_word("cancel_reason")?);
     let mut locked_run = LockedRun {
         row: RunRow {

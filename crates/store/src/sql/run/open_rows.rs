@@ -32,7 +32,7 @@ pub(in crate::sql) const WRITE_OPEN_ROWS: Statement = Statement {
            node_epoch = {new:node_epoch}, status = {new:status}, due_at_ms = {new:due_at_ms}",
 };
 pub(in crate::sql) const REMOVE_OPEN_ROWS: Statement =
-    Statement { name: "remove_open_rows", text: "DELETE FROM open_run WHERE id {in_list}" };
+    Statement { name: "remove_open_rows", text: "{delete_ids:open_run}" };
 /// Copies the rows as they are in `run` now.
 pub(in crate::sql) const WRITE_UNSUCCESSFUL_ROWS: Statement = Statement {
     name: "write_unsuccessful_rows",
@@ -42,7 +42,7 @@ pub(in crate::sql) const WRITE_UNSUCCESSFUL_ROWS: Statement = Statement {
            {or_update:id} status = {new:status}, reason = {new:reason}",
 };
 pub(in crate::sql) const REMOVE_UNSUCCESSFUL_ROWS: Statement =
-    Statement { name: "remove_unsuccessful_rows", text: "DELETE FROM unsuccessful_run WHERE id {in_list}" };
+    Statement { name: "remove_unsuccessful_rows", text: "{delete_ids:unsuccessful_run}" };
 #[cfg(feature = "testing")]
 const FIND_MISSING_OPEN_ROWS: Statement = Statement {
     name: "find_missing_open_rows",

@@ -2,7 +2,7 @@
 //!
 //! PostgreSQL reads the index by job only if the statement asks for one job at a time, in the order of that index. Its statistics may be
 //! from a time when few runs were open. It then expects a single open run of the node, and a statement with a list of jobs would read all
-//! open runs. The plus signs prevent SQLite from reading all open runs of the node.
+//! open runs.
 
 use rondel_core::{NodeId, RunStatus};
 
@@ -13,23 +13,23 @@ pub(in crate::sql) const OPEN_STATUSES: [RunStatus; 3] = [RunStatus::Pending, Ru
 
 pub(in crate::sql) const READ_OPEN_RUNS_OF_JOBS: Statement = Statement {
     name: "read_open_of_jobs",
-    text: "SELECT id, job_id, due_at_ms FROM open_run WHERE job_id {in_list} AND {check}+node_id = ? AND +node_epoch < ?{end}",
+    text: "SELECT id, job_id, due_at_ms FROM open_run WHERE job_id {in_list} AND node_id = ? AND node_epoch < ?",
 };
 const READ_OPEN_RUNS_OF_EACH_JOB: Statement = Statement {
     name: "read_open_of_each_job",
     text: "SELECT found.id, found.job_id, found.due_at_ms FROM {rows:i} CROSS JOIN {lateral} \
            (SELECT id, job_id, due_at_ms FROM open_run WHERE job_id >= v.column1 AND job_id <= v.column1 \
-           AND {check}node_id = ? AND node_epoch < ?{end} ORDER BY job_id) AS found",
+           AND node_id = ? AND node_epoch < ? ORDER BY job_id) AS found",
 };
 pub(in crate::sql) const READ_JOBS_WITH_OPEN_RUNS: Statement = Statement {
     name: "read_jobs_with_open",
-    text: "SELECT DISTINCT job_id FROM open_run WHERE job_id {in_list} AND {check}+node_id = ? AND +node_epoch < ?{end}",
+    text: "SELECT DISTINCT job_id FROM open_run WHERE job_id {in_list} AND node_id = ? AND node_epoch < ?",
 };
 const READ_EACH_JOB_WITH_OPEN_RUNS: Statement = Statement {
     name: "read_each_job_with_open",
     text: "SELECT found.job_id FROM {rows:i} CROSS JOIN {lateral} \
            (SELECT job_id FROM open_run WHERE job_id >= v.column1 AND job_id <= v.column1 \
-           AND {check}node_id = ? AND node_epoch < ?{end} ORDER BY job_id LIMIT 1) AS found",
+           AND node_id = ? AND node_epoch < ? ORDER BY job_id LIMIT 1) AS found",
 };
 
 /// The open runs of a node under epochs below `below_epoch`.
