@@ -52,7 +52,7 @@ async fn frequent_queries_use_an_index() {
             "open_run_owner (node_id=? AND status=? AND node_epoch=? AND due_at_ms>?)",
         ),
         (&run::r#move::READ_UNSENT_RUNS, "run USING INTEGER PRIMARY KEY"),
-        (&run::limits::READ_OPEN_SHARDS, "open_run_owner (node_id=?)"),
+        (&run::limits::READ_OPEN_SHARDS, "open_run_lease (node_id=?)"),
         (&run::cancel::READ_CANCELS, "run USING INTEGER PRIMARY KEY"),
         (&run::cancel::READ_DROP_REQUESTS, "run USING INTEGER PRIMARY KEY"),
         (&run::cancel::READ_CANCELS_ELSEWHERE, "run USING INTEGER PRIMARY KEY"),
