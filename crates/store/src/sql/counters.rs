@@ -8,10 +8,10 @@ use super::{SqlStore, transact};
 use crate::counters::{DatabaseCounts, RowCounts, TableCounts, TableSize, TableSizes, status_counts};
 use crate::{Result, StoreError};
 
-/// The tables that each run writes to.
+/// The tables to which runs are written.
 macro_rules! main_tables {
     () => {
-        "('job_due', 'run', 'run_attempt')"
+        "('job_due', 'open_run', 'run', 'run_attempt', 'unsuccessful_run')"
     };
 }
 
@@ -49,8 +49,10 @@ const READ_POSTGRES_SIZES: Statement = Statement {
     ),
 };
 /// MySQL and MariaDB know the sizes as of the last analysis.
-const ANALYZE_TABLES: Statement =
-    Statement { name: "analyze_tables", text: "ANALYZE NO_WRITE_TO_BINLOG TABLE job_due, run, run_attempt" };
+const ANALYZE_TABLES: Statement = Statement {
+    name: "analyze_tables",
+    text: "ANALYZE NO_WRITE_TO_BINLOG TABLE job_due, open_run, run, run_attempt, unsuccessful_run",
+};
 const READ_MYSQL_SIZES: Statement = Statement {
     name: "read_sizes",
     text: concat!(

@@ -50,7 +50,7 @@ async fn the_rows_of_runs_are_counted() {
         let sizes = store.table_sizes().await;
         assert!(sizes.notes.is_empty(), "{sizes:?}");
         let names: Vec<&str> = sizes.tables.keys().map(String::as_str).collect();
-        assert_eq!(names, ["job_due", "run", "run_attempt"]);
+        assert_eq!(names, ["job_due", "open_run", "run", "run_attempt", "unsuccessful_run"]);
         let run = sizes.tables["run"];
         assert!(run.table_bytes >= 100 * 100 && run.index_bytes > 0, "{sizes:?}");
         store.close().await;
