@@ -19,7 +19,11 @@ const SQLITE_THREADS: &str = "sqlx-sqlite-wor";
 
 /// The snapshot before the first fire. The sizes have been read earlier, because that can take long.
 pub(crate) async fn take(store: &SqlStore, plan: &Plan, sizes: TableSizes) -> Snapshot {
-    Snapshot { counts: store.database_counts().await, sizes, file_bytes: file_bytes(plan) }
+    let (mut counts, file_bytes) = (store.database_counts().await, file_bytes(plan));
+    if plan.database.sqlite_path().is_some() && file_bytes.is_none() {
+        counts.notes.push("the bytes that the threads of SQLite write cannot be read".to_owned());
+    }
+    Snapshot { counts, sizes, file_bytes }
 }
 
 /// The snapshot after the servers have stopped, as soon as the counts stand still. Only those of PostgreSQL come late, and only they are by

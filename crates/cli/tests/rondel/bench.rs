@@ -34,18 +34,25 @@ fn check_database_work(report: &Value) {
     let work = &report["database_work"];
     assert_eq!(work["runs"], report["counts"]["durable_in_all"], "{work:#}");
     assert_eq!(work["open_runs"], 0, "{work:#}");
-    assert!(work["notes"].as_array().is_some_and(Vec::is_empty), "{work:#}");
     let per_1000_runs = &work["per_1000_runs"];
+    // Not every system shows what a thread has written. A note replaces it.
+    let note_count = usize::from(per_1000_runs["file_bytes"].is_null());
+    assert!(work["notes"].as_array().is_some_and(|notes| notes.len() == note_count), "{work:#}");
     assert!(per_1000_runs["rows"]["changed"].as_f64() >= Some(2_000.0), "{work:#}");
     assert!(
         per_1000_runs["file_bytes"].is_null() || per_1000_runs["file_bytes"].as_f64() > Some(100_000.0),
         "{work:#}"
     );
     assert!(per_1000_runs["log_bytes"].is_null() && work["hot_percent"].is_null(), "{work:#}");
-    let tables = work["tables"].as_array().expect("tables");
-    let run = tables.iter().find(|table| table["name"] == "run").expect("the table of runs");
+    let run = table(work, "run");
     assert!(run["after"]["table_bytes"].as_u64() >= run["before"]["table_bytes"].as_u64(), "{work:#}");
     assert!(run["after"]["index_bytes"].as_u64() > Some(0) && run["after"]["dead_rows"].is_null(), "{work:#}");
+}
+
+#[track_caller]
+fn table<'a>(work: &'a Value, name: &str) -> &'a Value {
+    let mut tables = work["tables"].as_array().into_iter().flatten();
+    tables.find(|table| table["name"] == name).unwrap_or_else(|| panic!("no table {name}: {work:#}"))
 }
 
 #[test]
@@ -97,8 +104,7 @@ fn a_history_does_not_fire_while_it_is_measured() {
     let report = measure(&url, &["--mode", "burst", "--reuse", "--executors", "1", "--probe", "0s"]);
     check_counts(&report, 20);
     check_database_work(&report);
-    let run = &report["database_work"]["tables"].as_array().expect("tables")[1];
-    assert_eq!(run["name"], "run");
+    let run = table(&report["database_work"], "run");
     assert!(run["before"]["table_bytes"].as_u64() > Some(50_000), "the history is in it: {run:#}");
 }
 
