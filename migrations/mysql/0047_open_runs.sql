@@ -1,7 +1,8 @@
 -- The open runs in a narrow table of their own, for MySQL and MariaDB, which have no partial indexes: their indexes are as small as the
 -- number of open runs.
 
--- Servers before 0.2.0 write run alone. If one were still alive, its statements would fail from here on, because they name the column.
+-- Statements of servers before 0.2.0 that claim, end or take over runs name this column: they fail from here on, because such a server would
+-- write run alone.
 SET @has_column = (SELECT COUNT(*) FROM information_schema.columns
     WHERE table_schema = DATABASE() AND table_name = 'run' AND column_name = 'lost_count');
 
@@ -17,7 +18,7 @@ DEALLOCATE PREPARE rename_column;
 DROP TABLE IF EXISTS open_run;
 
 -- One row for each run whose status is open. run has that run too, with the same values: the transaction that holds the lock of the row in
--- run is the only one that writes the row here. Servers before 0.2.0 write run alone, so they must have stopped.
+-- run is the only one that writes the row here.
 CREATE TABLE open_run (
     -- The run.
     id BIGINT NOT NULL,
@@ -54,7 +55,7 @@ CREATE TABLE open_run (
 -- The default would lock each row of run that is read, and the running servers would wait.
 SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
--- One statement for each status, because these two columns together find the open runs by the index run_open.
+-- One statement for each status, because the index run_open begins with the node and the status.
 INSERT INTO open_run (
         id, job_id, fire_at_ms, cause, shard_index, namespace_id, app_id, node_id, node_epoch, status, due_at_ms)
     SELECT run.id, run.job_id, run.fire_at_ms, run.cause, run.shard_index, run.namespace_id, run.app_id,

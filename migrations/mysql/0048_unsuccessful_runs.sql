@@ -27,7 +27,7 @@ CREATE TABLE unsuccessful_run (
 -- The default would lock each row of run that is read, and the running servers would wait.
 SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
--- One statement for each verdict, because these two columns together find the runs by the index run_trouble.
+-- One statement for each verdict, because the index run_trouble begins with the tenant and the status.
 INSERT INTO unsuccessful_run (id, namespace_id, job_id, app_id, status, reason)
     SELECT run.id, run.namespace_id, run.job_id, run.app_id, run.status, run.reason
     FROM (SELECT DISTINCT namespace_id FROM run) AS tenants

@@ -1,4 +1,4 @@
--- For MySQL and MariaDB. This must be able to run again.
+-- For MySQL and MariaDB. Each statement can be repeated.
 -- The statements that look for open or unsuccessful runs read open_run and unsuccessful_run. The indexes of run that are left have no
 -- column that changes when a run is sent, waits, moves or ends.
 SET @has_index = (SELECT COUNT(*) FROM information_schema.statistics

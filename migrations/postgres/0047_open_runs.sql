@@ -1,11 +1,12 @@
 -- The open runs in a narrow table of their own, for PostgreSQL: their indexes are as small as the number of open runs, and vacuum
 -- does not read the indexes of all runs because of them.
 
--- Servers before 0.2.0 write run alone. If one were still alive, its statements would fail from here on, because they name the column.
+-- Statements of servers before 0.2.0 that claim, end or take over runs name this column: they fail from here on, because such a server would
+-- write run alone.
 ALTER TABLE run RENAME COLUMN lost_count TO lost_attempt_count;
 
 -- One row for each run whose status is open. run has that run too, with the same values: the transaction that holds the lock of the row in
--- run is the only one that writes the row here. Servers before 0.2.0 write run alone, so they must have stopped.
+-- run is the only one that writes the row here.
 CREATE TABLE open_run (
     -- The run.
     id BIGINT NOT NULL,

@@ -11,5 +11,5 @@ DROP INDEX IF EXISTS run_held;
 
 DROP INDEX IF EXISTS run_trouble;
 
--- This holds only if the page of the row has room for its new version. The setting applies to new pages.
+-- An update leaves the indexes as they are only if the page has room for the new version of the row. The setting applies to new pages.
 ALTER TABLE run SET (fillfactor = 50);

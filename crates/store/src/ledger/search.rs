@@ -128,7 +128,7 @@ impl RunSearch {
     #[must_use]
     pub fn job_by_fires(&self) -> Option<JobId> {
         let Some([job]) = self.jobs.as_deref() else { return None };
-        // Open runs, and runs that ended without success, have indexes in the order of their ids.
+        // Open runs, and runs that ended without success, have tables of their own, with indexes in the order of their ids.
         let is_by_id = self.order == RunOrder::Newest && (self.is_of_open() || self.is_of_unsuccessful());
         (!self.is_dead && !is_by_id).then_some(*job)
     }

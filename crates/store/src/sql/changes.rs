@@ -10,7 +10,7 @@ use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::changes::{Changes, RunSnapshot, SavedJob};
 use crate::{LeaseToken, Result};
 
-/// The detail is needed only to recognize runs that await the roll call.
+/// The detail is needed only to recognize runs that await the roll call, as `Run::awaits_roll_call` does.
 macro_rules! select_snapshot {
     ($rest:literal) => {
         concat!(

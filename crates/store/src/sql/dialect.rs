@@ -17,7 +17,7 @@ pub(super) enum Dialect {
 
 impl Dialect {
     /// The database's clock, in milliseconds since 1970. Fractions are cut off, so that it is never ahead.
-    pub(super) fn now(self) -> &'static str {
+    fn now(self) -> &'static str {
         match self {
             Self::Sqlite => "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)",
             Self::Postgres => "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint",
@@ -109,7 +109,7 @@ impl Dialect {
     }
 
     /// `UPDATE {join:…}t SET … {from:…} WHERE …` updates a table from the rows of a batch. `{of_rows:t.id}` matches the rows of the batch
-    /// with those of the table.
+    /// with those of the table. `{delete_ids:t}` deletes the rows of a table whose ids a batch lists.
     fn joins_before_set(self) -> bool {
         self == Self::MySql
     }
@@ -324,7 +324,7 @@ impl Writer {
                 dialect.push_table_of_rows(self, types, row_count);
             }
             Some(("join" | "from", _)) => {}
-            // As above: a plain list would make MySQL scan a small table.
+            // As above: with a plain list, the optimizer may scan a small table, and lock all of its rows.
             Some(("delete_ids", table)) if dialect.joins_before_set() => {
                 self.sql.push_str(&format!("DELETE {table} FROM "));
                 dialect.push_table_of_rows(self, "i", row_count);

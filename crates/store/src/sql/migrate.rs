@@ -14,15 +14,16 @@ use super::config::StoreConfig;
 use super::dialect::Dialect;
 use super::failure::{self, Failure};
 use super::online_index;
+use super::query::Statement;
 use crate::OpenError;
 
 static SQLITE: Migrator = sqlx::migrate!("../../migrations/sqlite");
 static POSTGRES: Migrator = sqlx::migrate!("../../migrations/postgres");
 static MYSQL: Migrator = sqlx::migrate!("../../migrations/mysql");
 
-/// Migrations after which servers before a version cannot work, each with that version. Each also raises `min_server` in `schema_compat`, which
-/// keeps such servers from starting.
-const LAST_STEPS: [(i64, &str); 1] = [(47, "0.2.0")];
+/// Migrations that servers before a version cannot work with, each with that version. Each also raises `min_server` in `schema_compat`, so
+/// that such servers cannot start.
+const BREAKING_MIGRATIONS: [(i64, &str); 1] = [(47, "0.2.0")];
 
 /// The table in which the driver records the migrations that were applied.
 const MIGRATIONS_TABLE: &str = "_sqlx_migrations";
@@ -59,6 +60,10 @@ const SETTINGS_TRANSACTION_POSTGRES: &str = "SELECT set_config(name, value, true
      AS wanted (setting, value) JOIN pg_settings ON pg_settings.name = wanted.setting";
 /// Otherwise, if a database has another default, the transaction would not see that other servers renew their leases.
 const READ_COMMITTED: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED";
+const READ_LIVING_SERVERS: Statement = Statement {
+    name: "read_living_servers",
+    text: "SELECT name, server_version FROM node WHERE lease_until_ms > {now} ORDER BY name",
+};
 const READ_MIN_SERVER: &str = "SELECT min_server FROM schema_compat WHERE id = 1";
 
 /// Applies the missing migrations. A schema that is newer than this program is accepted unless it declares itself incompatible.
@@ -172,7 +177,7 @@ async fn migrate(
     }
     // Before the first migration, because one that changes the table of the nodes would keep the older servers from renewing their leases.
     let is_pending = |version: &i64| !checksums.is_empty() && !checksums.contains_key(version);
-    for (_, min_server) in LAST_STEPS.iter().filter(|(version, _)| is_pending(version)) {
+    for (_, min_server) in BREAKING_MIGRATIONS.iter().filter(|(version, _)| is_pending(version)) {
         wait_for_older_servers(connection, dialect, min_server, config.migration_wait).await?;
     }
     let mut is_first = true;
@@ -206,8 +211,7 @@ async fn wait_for_older_servers(
     if dialect == Dialect::Sqlite {
         return Ok(());
     }
-    let statement =
-        format!("SELECT name, server_version FROM node WHERE lease_until_ms > {} ORDER BY name", dialect.now());
+    let statement = dialect.render(&READ_LIVING_SERVERS, 0);
     let check_count = wait.as_millis() / CHECK_PERIOD.as_millis();
     let mut names = Vec::new();
     for check in 0..=check_count {

@@ -279,7 +279,7 @@ impl Rollups for SqlStore {
     ) -> Result<Vec<UnsuccessfulRuns>> {
         let query = Query::new(&READ_UNSUCCESSFUL_RUNS).int(namespace.get()).int(since.get()).int(row_count.into());
         let unsuccessful_runs = |row: &AnyRow| {
-            let mut columns = Reader::new(row, "run");
+            let mut columns = Reader::new(row, "unsuccessful_run");
             Ok(UnsuccessfulRuns {
                 job: JobId::new(columns.int("job_id")?),
                 status: columns.word("status")?,

@@ -77,7 +77,7 @@ impl Stats for SqlStore {
     async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let limit = limit.max(1);
         let after_entry = self.recount_cursor.load(Ordering::Relaxed);
-        let (count, last_entry, jobs) = transact!(self, "roll_up", |tx| {
+        let (count, last_entry, overtaking_jobs) = transact!(self, "roll_up", |tx| {
             tx.execute(Query::new(&INSERT_CURSOR)).await?;
             let cursor = match tx.row(Query::new(&LOCK_CURSOR)).await? {
                 Some(row) => Reader::new(&row, "run_stat_cursor").int("run_id")?,
@@ -91,17 +91,17 @@ impl Stats for SqlStore {
             let runs = tx.counted_runs(rows).await?;
             tx.count_next_runs(&mut tally, &runs).await?;
             tx.add_stats(&tally).await?;
-            let mut jobs: BTreeSet<JobId> = tx.add_gains(&tally.gains).await?.into_iter().collect();
+            let mut overtaking_jobs: BTreeSet<JobId> = tx.add_gains(&tally.gains).await?.into_iter().collect();
             // A failure that arrived late may be older than a success that was counted before.
-            jobs.extend(tally.failed_runs.iter().map(|run| run.job));
+            overtaking_jobs.extend(tally.failed_runs.iter().map(|run| run.job));
             tx.add_failures(&tally.failed_runs).await?;
             if let Some(last_run) = runs.last() {
                 tx.execute_all(Query::new(&MOVE_CURSOR).int(last_run.id.get()), 1).await?;
             }
-            Ok((u64::try_from(runs.len() + ended_count).unwrap_or(u64::MAX), last_entry, jobs))
+            Ok((u64::try_from(runs.len() + ended_count).unwrap_or(u64::MAX), last_entry, overtaking_jobs))
         })?;
         self.recount_cursor.store(last_entry.unwrap_or(0), Ordering::Relaxed);
-        self.remove_overtaken_dead_letters(&jobs.into_iter().collect::<Vec<JobId>>()).await?;
+        self.remove_overtaken_dead_letters(&overtaking_jobs.into_iter().collect::<Vec<JobId>>()).await?;
         Ok(count + u64::from(last_entry.is_some()))
     }
 

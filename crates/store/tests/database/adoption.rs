@@ -6,7 +6,7 @@ use rondel_core::{RunId, Timestamp};
 use rondel_store::{Adopt as _, Cluster as _, SqlStore, StoreConfig};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 
-use super::{TestDatabase, join, pending};
+use super::{COPY_OPEN_ROWS, TestDatabase, join, pending};
 use crate::support::assert_open_rows;
 
 /// Open shards keep the next fire of their job from beginning. If the adopting server did not get them, it would begin that fire beside
@@ -39,11 +39,7 @@ async fn shards_that_are_stored_during_an_adoption_are_taken_over_with_their_bro
                  trigger_kind, 'pending', attempt, due_at_ms, node_id, node_epoch, id, span_count FROM run WHERE id = {root}"
             );
             transaction.execute(AssertSqlSafe(shard.as_str())).await.unwrap();
-            let open_row = format!(
-                "INSERT INTO open_run (id, job_id, fire_at_ms, cause, shard_index, namespace_id, app_id, node_id, node_epoch, \
-                 status, due_at_ms) SELECT id, job_id, fire_at_ms, cause, shard_index, namespace_id, app_id, node_id, node_epoch, \
-                 status, due_at_ms FROM run WHERE id = {id}"
-            );
+            let open_row = format!("{COPY_OPEN_ROWS} id = {id}");
             transaction.execute(AssertSqlSafe(open_row.as_str())).await.unwrap();
         }
         let commit = async {
@@ -62,8 +58,8 @@ async fn shards_that_are_stored_during_an_adoption_are_taken_over_with_their_bro
     }
 }
 
-/// A server of an earlier version beside this one ends runs in `run` alone. If such a row of `open_run` stayed, the job would wait for the
-/// adoption of that run for ever.
+/// No transaction leaves such a row, but statements of an operator can. If it stayed, the job would wait for the adoption of that run for
+/// ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_row_that_an_ended_run_left_is_removed_by_the_adoption_of_its_job() {
     for database in TestDatabase::all().await {

@@ -63,7 +63,7 @@ async fn the_rows_of_runs_are_counted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_begins_and_ends_without_a_change_of_an_index() {
     const RUN_COUNT: i64 = 400;
-    /// Number of runs of a page that begin and end at other times.
+    /// The runs of each page begin and end in this many waves.
     const WAVE_COUNT: usize = 8;
     for database in TestDatabase::all().await.into_iter().filter(|database| database.url.starts_with("postgres")) {
         let store = SqlStore::open(&database.config).await.unwrap();

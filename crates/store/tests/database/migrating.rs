@@ -226,7 +226,8 @@ async fn the_open_and_unsuccessful_runs_of_an_earlier_version_get_their_rows() {
     }
 }
 
-/// No transaction leaves such rows, but if there are any, they are replaced one by one.
+/// No transaction leaves the rows so. If they are, a missing row is written with the next change of its run, and a row that is left disturbs
+/// no other run.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_of_open_runs_that_are_missing_or_left_disturb_nothing() {
     for database in TestDatabase::all().await {

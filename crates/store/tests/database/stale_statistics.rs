@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
-use rondel_core::{IdGen, JobId, Timestamp};
+use rondel_core::{IdGen, JobId, RunId, Timestamp};
 use rondel_store::ledger::{AttemptEnd, Finisher};
-use rondel_store::{Adopt as _, Cancel as _, Cluster as _, Finish as _, SqlStore};
+use rondel_store::{Adopt as _, Cancel as _, Cluster as _, Finish as _, Rollups as _, SqlStore};
 
 use super::packets::succeeded;
-use super::{TestDatabase, join, pending};
+use super::{COPY_OPEN_ROWS, TestDatabase, join, pending};
 
 /// Number of copies of the one run. A hundred copies belong to one job.
 const COPY_COUNT: i64 = 20_000;
@@ -40,13 +40,7 @@ async fn a_job_is_adopted_without_a_walk_of_all_that_is_open() {
         copy_runs(&database, 1_000, "succeeded").await;
         database.execute("ANALYZE run, open_run, unsuccessful_run").await;
         copy_runs(&database, 100_000, "pending").await;
-        database
-            .execute(
-                "INSERT INTO open_run (id, job_id, fire_at_ms, cause, shard_index, namespace_id, app_id, node_id, node_epoch, \
-                 status, due_at_ms) SELECT id, job_id, fire_at_ms, cause, shard_index, namespace_id, app_id, node_id, node_epoch, \
-                 status, due_at_ms FROM run WHERE status = 'pending' ON CONFLICT DO NOTHING",
-            )
-            .await;
+        database.execute(&format!("{COPY_OPEN_ROWS} status = 'pending' ON CONFLICT DO NOTHING")).await;
         let open = store.open_runs(JobId::new(8), None, None, 10).await.unwrap();
         let ids: Vec<i64> = open.iter().map(|run| run.id.get()).collect();
         assert_eq!(ids, (100_600..100_610).collect::<Vec<i64>>());
@@ -75,6 +69,8 @@ async fn a_job_is_adopted_without_a_walk_of_all_that_is_open() {
         let (outcome, ids) = (Outcome::Failed { retryable: false }, IdGen::new(1023));
         let end = AttemptEnd { outcome, ..succeeded(&own.run, String::new()) };
         store.finish(Finisher { token, ids: &ids }, &[end]).await.unwrap();
+        let counts = store.unsuccessful_runs(own.run.namespace, RunId::new(0), 10).await.unwrap();
+        assert_eq!(counts.iter().map(|runs| runs.count).sum::<u64>(), 10, "the newest ten");
         // A session reports its reads when it ends.
         store.close().await;
         let limit = tokio::time::Instant::now() + Duration::from_secs(60);

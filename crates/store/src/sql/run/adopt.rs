@@ -71,7 +71,7 @@ pub(in crate::sql) const FIND_NODES_WITH_ORPHANS: Statement = Statement {
         ") AS orphan_id FROM node WHERE node.id {in_list}) dead WHERE dead.orphan_id IS NOT NULL ORDER BY dead.id"
     ),
 };
-/// Reads the entries of the node's open runs in an index, in the order of the jobs.
+/// Reads only the index by lease, which has the order of the jobs.
 pub(in crate::sql) const COUNT_ORPHANS: Statement = Statement {
     name: "count_orphans",
     text: "SELECT job_id, COUNT(*) AS run_count FROM open_run WHERE node_id = ? AND node_epoch < ? GROUP BY job_id",
@@ -134,7 +134,8 @@ impl Adopt for SqlStore {
         let earlier_leases = OpenRunsOfNode { node: token.node, below_epoch: token.epoch };
         let mut left_open_jobs = BTreeSet::new();
         for query in earlier_leases.job_queries(self.statements.dialect(), &jobs) {
-            left_open_jobs.extend(read_ids(&self.rows(query).await?, "run", "job_id")?.into_iter().map(JobId::new));
+            left_open_jobs
+                .extend(read_ids(&self.rows(query).await?, "open_run", "job_id")?.into_iter().map(JobId::new));
         }
         Ok(left_open_jobs.into_iter().collect())
     }
@@ -275,7 +276,7 @@ impl Tx<'_> {
         for node in self.nodes_with_orphans(token, ended_leases).await? {
             let Some(lease) = ended_leases.get(&node) else { continue };
             for row in self.rows(Query::new(&COUNT_ORPHANS).int(node.get()).int(lease.epoch)).await? {
-                let mut columns = Reader::new(&row, "run");
+                let mut columns = Reader::new(&row, "open_run");
                 let job = JobId::new(columns.int("job_id")?);
                 counts.push((job, u64::try_from(columns.int("run_count")?).unwrap_or(0)));
             }
@@ -299,7 +300,7 @@ impl Tx<'_> {
 
     async fn read_orphans(&mut self, query: Query, orphans: &mut Vec<Orphan>) -> Result<()> {
         for row in self.rows(query).await? {
-            let mut columns = Reader::new(&row, "run");
+            let mut columns = Reader::new(&row, "open_run");
             let (id, job) = (columns.int("id")?, columns.int("job_id")?);
             orphans.push(Orphan { due_at: columns.int("due_at_ms")?, id, job });
         }
@@ -381,7 +382,7 @@ impl Tx<'_> {
             take_over_rows.push((run.id, from, run.status, run.detail.as_ref().and_then(|detail| detail.to_json())));
             adopted_runs.push(Adopted { run, from, lease_ended_at: lease.ended_at });
         }
-        // The runs of these rows have ended. If the rows stayed, their jobs would wait for an adoption for ever.
+        // The runs of these rows have ended or are gone. If the rows stayed, their jobs would wait for their adoption for ever.
         self.remove_open_rows(&Vec::from_iter(left_ids)).await?;
         type TakeOverRow = (RunId, LeaseToken, RunStatus, Option<String>);
         let add = |query: Query, (run, from, status, detail): &TakeOverRow| {

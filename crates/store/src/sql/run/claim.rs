@@ -334,7 +334,7 @@ impl Tx<'_> {
                 OpenRunsOfNode { node: NodeId::new(home), below_epoch: Reader::new(&row, "node").int("epoch")? };
             for query in open_runs.job_queries(self.store.statements.dialect(), &jobs) {
                 jobs_with_open_runs
-                    .extend(read_ids(&self.rows(query).await?, "run", "job_id")?.into_iter().map(JobId::new));
+                    .extend(read_ids(&self.rows(query).await?, "open_run", "job_id")?.into_iter().map(JobId::new));
             }
         }
         Ok(jobs_with_open_runs)

@@ -173,9 +173,9 @@ impl Dispatch for SqlStore {
             let query = Query::new(&READ_OWN_PENDING_RUNS).int(token.node.get()).int(token.epoch);
             let rows = self.rows(query.at(due_at).at(due_at).int(id).int(page_len)).await?;
             let Some(last_row) = rows.last() else { return Ok(shelved_count) };
-            let mut columns = Reader::new(last_row, "run");
+            let mut columns = Reader::new(last_row, "open_run");
             after_row = (columns.at("due_at_ms")?, columns.int("id")?);
-            let mut ids = read_ids(&rows, "run", "id")?;
+            let mut ids = read_ids(&rows, "open_run", "id")?;
             ids.retain(|id| !in_hand_ids.contains(id));
             if !ids.is_empty() {
                 shelved_count += transact!(self, "shelve", |tx| tx.shelve(token, &ids, wait_json.as_deref()).await)?;

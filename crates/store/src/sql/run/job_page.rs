@@ -11,7 +11,6 @@ use crate::ledger::RunQuery;
 use crate::sql::SqlStore;
 use crate::sql::query::{Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
-use crate::sql::run::open_runs::OPEN_STATUSES;
 use crate::sql::run::read::{are_open, bind_all_statuses, bind_statuses};
 use crate::sql::run::search::FIND_END_OF_JOB;
 use crate::{Result, Runs as _};
@@ -75,7 +74,7 @@ pub(in crate::sql) const LIST_RUNS_OF_JOB_OF_APPS: Statement = Statement {
         newest_fires!("run")
     ),
 };
-/// For one status, because the index has the status before the order of the fires.
+/// Reads one status, because in the index the status comes before the fire.
 pub(in crate::sql) const LIST_OPEN_RUNS_OF_JOB: Statement = Statement {
     name: "list_open_of_job",
     text: concat!(
@@ -158,7 +157,7 @@ impl SqlStore {
     ) -> Result<Vec<Run>> {
         let (is_within, apps) = apps_within(query);
         let mut open_runs: Vec<Run> = Vec::new();
-        for status in OPEN_STATUSES.into_iter().filter(|status| query.statuses.contains(status)) {
+        for status in &query.statuses {
             let page = Query::new(&LIST_OPEN_RUNS_OF_JOB).int(job.get()).text(status.as_str()).int(namespace.get());
             let page = place.add(page).int(is_within).list(apps.iter().copied()).int(query.limit.into());
             open_runs.append(&mut rows::runs(&self.rows(page).await?)?);

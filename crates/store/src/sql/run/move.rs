@@ -168,7 +168,7 @@ impl Move for SqlStore {
         for query in
             (OpenRunsOfNode { node: token.node, below_epoch: i64::MAX }).run_queries(self.statements.dialect(), &jobs)
         {
-            open_ids.extend(read_ids(&self.rows(query).await?, "run", "id")?);
+            open_ids.extend(read_ids(&self.rows(query).await?, "open_run", "id")?);
         }
         for chunk in Vec::from_iter(open_ids).chunks(CHUNK_MAX) {
             let query = Query::new(&READ_UNSENT_RUNS_OF_JOBS).list(chunk.iter().copied());
@@ -359,7 +359,7 @@ impl Tx<'_> {
         let mut ids = BTreeSet::new();
         for query in (OpenRunsOfNode { node, below_epoch: i64::MAX }).run_queries(self.store.statements.dialect(), jobs)
         {
-            ids.extend(read_ids(&self.rows(query).await?, "run", "id")?);
+            ids.extend(read_ids(&self.rows(query).await?, "open_run", "id")?);
         }
         let (ids, mut open_runs) = (Vec::from_iter(ids), Vec::new());
         for chunk in ids.chunks(CHUNK_MAX) {

@@ -5,8 +5,8 @@
 //! exactly if the status is open (`pending`, `waiting`, `running`), with the same key, owner, due instant and status, and a row in
 //! `unsuccessful_run` exactly if the status is a verdict other than `succeeded`, with the same job, app, status and reason. So a transaction
 //! that inserts or deletes rows of `run`, or changes one of these columns, then calls functions of this file with the ids of these rows, and
-//! a statement outside of a transaction changes none of these columns. Ids of rows that the transaction has not inserted or locked must not
-//! be passed.
+//! a statement outside of a transaction changes none of these columns. Only ids of rows that the transaction has inserted or locked, or
+//! that `run` no longer has, may be passed.
 //!
 //! Statements that look for open or unsuccessful runs read these tables, and join `run` for other columns. A statement that finds the ids of
 //! runs in order to change them locks them in `run`, and checks there whether they are still open. No function here expects a number
@@ -114,31 +114,26 @@ impl Tx<'_> {
 
     /// Writes the rows of open runs that this transaction has changed or reopened. Runs with a verdict get none.
     pub(in crate::sql) async fn write_open_rows(&mut self, ids: &[i64]) -> Result<()> {
-        for (query, _) in self.size.queries(&WRITE_OPEN_ROWS, ids, |query, id| query.int(*id)) {
-            self.execute(query).await?;
-        }
-        Ok(())
+        self.execute_for(&WRITE_OPEN_ROWS, ids).await
     }
 
     /// Removes the rows of runs that have got their verdict in this transaction.
     pub(in crate::sql) async fn remove_open_rows(&mut self, ids: &[i64]) -> Result<()> {
-        for (query, _) in self.size.queries(&REMOVE_OPEN_ROWS, ids, |query, id| query.int(*id)) {
-            self.execute(query).await?;
-        }
-        Ok(())
+        self.execute_for(&REMOVE_OPEN_ROWS, ids).await
     }
 
     /// Writes the rows of runs that have got a verdict other than success in this transaction. Other runs get none.
     pub(in crate::sql) async fn write_unsuccessful_rows(&mut self, ids: &[i64]) -> Result<()> {
-        for (query, _) in self.size.queries(&WRITE_UNSUCCESSFUL_ROWS, ids, |query, id| query.int(*id)) {
-            self.execute(query).await?;
-        }
-        Ok(())
+        self.execute_for(&WRITE_UNSUCCESSFUL_ROWS, ids).await
     }
 
     /// Removes the rows of runs that this transaction has reopened or deletes, or whose verdict it has corrected to success.
     pub(in crate::sql) async fn remove_unsuccessful_rows(&mut self, ids: &[i64]) -> Result<()> {
-        for (query, _) in self.size.queries(&REMOVE_UNSUCCESSFUL_ROWS, ids, |query, id| query.int(*id)) {
+        self.execute_for(&REMOVE_UNSUCCESSFUL_ROWS, ids).await
+    }
+
+    async fn execute_for(&mut self, statement: &'static Statement, ids: &[i64]) -> Result<()> {
+        for (query, _) in self.size.queries(statement, ids, |query, id| query.int(*id)) {
             self.execute(query).await?;
         }
         Ok(())

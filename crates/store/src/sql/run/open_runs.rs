@@ -4,12 +4,10 @@
 //! from a time when few runs were open. It then expects a single open run of the node, and a statement with a list of jobs would read all
 //! open runs.
 
-use rondel_core::{NodeId, RunStatus};
+use rondel_core::NodeId;
 
 use crate::sql::dialect::Dialect;
 use crate::sql::query::{CHUNK_MAX, Query, Statement};
-
-pub(in crate::sql) const OPEN_STATUSES: [RunStatus; 3] = [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running];
 
 pub(in crate::sql) const READ_OPEN_RUNS_OF_JOBS: Statement = Statement {
     name: "read_open_of_jobs",

@@ -19,8 +19,8 @@ pub(in crate::sql) const READ_CHECKS: Statement = Statement {
            run.cancel_reason, COALESCE(job_due.term, 0) AS term FROM run LEFT JOIN job_due ON job_due.job_id = run.job_id \
            WHERE run.id {in_list}",
 };
-/// The running runs of a namespace. Reads those of all namespaces by their nodes: running runs are limited by the slots of the executors, but
-/// a namespace can have a great many other open runs.
+/// The running runs of a namespace. Reads those of all namespaces by their nodes. They are few compared with the other open runs of a
+/// namespace, such as those of a backfill.
 macro_rules! of_running {
     () => {
         " FROM node CROSS JOIN open_run CROSS JOIN run WHERE open_run.node_id = node.id AND run.id = open_run.id \
@@ -244,7 +244,7 @@ impl Runs for SqlStore {
         let query = Query::new(&READ_OPEN_KEYS).int(token.node.get()).int(token.epoch).text(page.status.as_str());
         let query = query.at(due_at).at(page.before).at(due_at).int(id.get()).int(page.limit.into());
         let key = |row: &AnyRow| {
-            let mut columns = Reader::new(row, "run");
+            let mut columns = Reader::new(row, "open_run");
             let id = RunId::new(columns.int("id")?);
             Ok((columns.at("due_at_ms")?, id))
         };

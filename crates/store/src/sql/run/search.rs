@@ -26,24 +26,42 @@ macro_rules! late {
     };
 }
 /// The range of ids is repeated here, because planners do not infer that the range of the runs' ids also holds for this list.
+macro_rules! listed {
+    ($table:literal, $id:literal) => {
+        concat!(
+            "run.id IN (SELECT ",
+            $table,
+            ".",
+            $id,
+            " FROM ",
+            $table,
+            " WHERE ",
+            $table,
+            ".namespace_id = ? AND ",
+            $table,
+            ".",
+            $id,
+            " >= ? AND ",
+            $table,
+            ".",
+            $id,
+            " < ?) AND "
+        )
+    };
+}
 macro_rules! of_open {
     () => {
-        "run.id IN (SELECT open_run.id FROM open_run WHERE open_run.namespace_id = ? \
-         AND open_run.id >= ? AND open_run.id < ?) AND "
+        listed!("open_run", "id")
     };
 }
-/// Repeats the range of ids as well.
 macro_rules! of_unsuccessful {
     () => {
-        "run.id IN (SELECT unsuccessful_run.id FROM unsuccessful_run WHERE unsuccessful_run.namespace_id = ? \
-         AND unsuccessful_run.id >= ? AND unsuccessful_run.id < ?) AND "
+        listed!("unsuccessful_run", "id")
     };
 }
-/// Repeats the range of ids as well.
 macro_rules! of_dead {
     () => {
-        "run.id IN (SELECT dead_letter.run_id FROM dead_letter WHERE dead_letter.namespace_id = ? \
-         AND dead_letter.run_id >= ? AND dead_letter.run_id < ?) AND "
+        listed!("dead_letter", "run_id")
     };
 }
 macro_rules! of_all {
@@ -143,40 +161,43 @@ pub(in crate::sql) static SEARCH_RUNS_OF_JOB: [Statement; 6] = searches!(of_job,
 
 /// The last row of a table that a bounded index scan reads: backwards from an id, and forwards from an id.
 macro_rules! scan_ends {
-    ($name:literal, $table:literal) => {
+    ($name:literal, $table:literal, $id:literal) => {
         [
             Statement {
                 name: concat!("find_end_of_", $name),
                 text: concat!(
-                    "SELECT id FROM ",
+                    "SELECT ",
+                    $id,
+                    " FROM ",
                     $table,
-                    " WHERE namespace_id = ? AND id < ? ORDER BY id DESC LIMIT 1 OFFSET ?"
+                    " WHERE namespace_id = ? AND ",
+                    $id,
+                    " < ? ORDER BY ",
+                    $id,
+                    " DESC LIMIT 1 OFFSET ?"
                 ),
             },
             Statement {
                 name: concat!("find_end_of_", $name, "_up"),
                 text: concat!(
-                    "SELECT id FROM ",
+                    "SELECT ",
+                    $id,
+                    " FROM ",
                     $table,
-                    " WHERE namespace_id = ? AND id > ? ORDER BY id LIMIT 1 OFFSET ?"
+                    " WHERE namespace_id = ? AND ",
+                    $id,
+                    " > ? ORDER BY ",
+                    $id,
+                    " LIMIT 1 OFFSET ?"
                 ),
             },
         ]
     };
 }
-pub(in crate::sql) static FIND_END_OF_ALL: [Statement; 2] = scan_ends!("search", "run");
-static FIND_END_OF_OPEN_RUNS: [Statement; 2] = scan_ends!("open", "open_run");
-static FIND_END_OF_UNSUCCESSFUL_RUNS: [Statement; 2] = scan_ends!("unsuccessful", "unsuccessful_run");
-pub(in crate::sql) static FIND_END_OF_DEAD_LETTERS: [Statement; 2] = [
-    Statement {
-        name: "find_end_of_dead",
-        text: "SELECT run_id FROM dead_letter WHERE namespace_id = ? AND run_id < ? ORDER BY run_id DESC LIMIT 1 OFFSET ?",
-    },
-    Statement {
-        name: "find_end_of_dead_up",
-        text: "SELECT run_id FROM dead_letter WHERE namespace_id = ? AND run_id > ? ORDER BY run_id LIMIT 1 OFFSET ?",
-    },
-];
+pub(in crate::sql) static FIND_END_OF_ALL: [Statement; 2] = scan_ends!("search", "run", "id");
+static FIND_END_OF_OPEN_RUNS: [Statement; 2] = scan_ends!("open", "open_run", "id");
+static FIND_END_OF_UNSUCCESSFUL_RUNS: [Statement; 2] = scan_ends!("unsuccessful", "unsuccessful_run", "id");
+pub(in crate::sql) static FIND_END_OF_DEAD_LETTERS: [Statement; 2] = scan_ends!("dead", "dead_letter", "run_id");
 pub(in crate::sql) static FIND_END_OF_JOB: Statement = Statement {
     name: "find_end_of_search_in_job",
     text: "SELECT fire_at_ms, id FROM run WHERE job_id = ? AND fire_at_ms <= ? ORDER BY fire_at_ms DESC LIMIT 1 OFFSET ?",
