@@ -123,7 +123,7 @@ async fn scripts_get_what_xxl_job_gives_them() {
         ("php", "<?php echo implode('|', [...array_slice($argv, 1), getenv('RONDEL_JOB')]), PHP_EOL;"),
         ("powershell", "Write-Output (($args + $env:RONDEL_JOB) -join '|')"),
     ] {
-        // The last lines of `tests/run` name the languages that this host lacks.
+        // A language without an interpreter on this host is skipped; `tests/uncovered.rs` reports it.
         assert_eq!(handlers.contains(&language), has_interpreter(language), "{language}: {handlers:?}");
         if !has_interpreter(language) {
             continue;

@@ -112,7 +112,7 @@ async fn obstacles_are_on_the_programs_stderr() {
     program.terminate(LIMIT).await;
 }
 
-/// Makes a token file readable for its owner alone: another one is refused.
+/// Makes a token file readable by its owner only: the SDK refuses any other token file.
 fn make_private(path: &Path) {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).expect("set its mode");

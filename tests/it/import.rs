@@ -175,7 +175,7 @@ async fn the_jobs_are_as_they_were(api: &Api) {
     assert_eq!(job("handler30-30").await["schedule"]["cron"], CRONS[30], "a clock of its own is kept");
 }
 
-/// Run twice, the commands create each object once.
+/// The commands run twice, and create each object once.
 async fn the_commands_make_the_rest(api: &Api, script: &str, client: &[(&str, &str)]) {
     let bin = binary().parent().expect("a folder").display().to_string();
     let search = rondel_tests::variable("PATH").unwrap_or_default();

@@ -64,7 +64,7 @@ const BODIES: &[(&str, &str, &str)] = &[
     ("POST", "/silences", r#"{"job": ~, "ends_at": "2001-01-01T00:00:00Z"}"#),
     ("PUT", "/reports/schedule", r#"{"channel": ~}"#),
 ];
-/// Such texts as a URL has them.
+/// Texts of the same kinds, percent-encoded for a URL.
 const WORDS: &[&str] =
     &["%00", "a%00b", "%ff%fe", "%e2%80%ae", "%f0%9f%a6%80", "%27%3b--", "%ed%a0%80", "%2e%2e%2f", "%0a", "%25"];
 const PATHS: &[(&str, &str)] = &[

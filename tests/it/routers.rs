@@ -265,8 +265,8 @@ async fn a_broadcast_outlives_one_of_its_executors() {
         json!({"name": "all", "app": "crew", "handler": "append", "params": {"sleep_ms": 5_000}, "route": "broadcast"});
     api.post("/api/v1/jobs", all).await.expect(201);
     let whole = trigger(&api, "all").await;
-    // The columns: run, attempt, planned, started, index, total. The last two are what a task saw that the handler
-    // had spawned.
+    // The columns: run, attempt, planned, started, index, total. The last two are the values in a task that the
+    // handler spawned.
     let lines = || -> Vec<Vec<String>> {
         let text = std::fs::read_to_string(&journal).unwrap_or_default();
         text.lines().map(|line| line.split(' ').map(str::to_owned).collect()).collect()

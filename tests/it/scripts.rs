@@ -121,7 +121,7 @@ async fn jobs_run_the_newest_version_or_the_one_that_they_name() {
     .await;
 }
 
-/// A process that writes into the agent's folder does not choose what runs.
+/// A process that writes into the agent's folder cannot choose which script text runs.
 async fn cached_text_is_not_believed(api: &Api, data: &Path) {
     let files: Vec<_> = std::fs::read_dir(data.join("scripts"))
         .expect("the cache")

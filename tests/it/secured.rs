@@ -15,8 +15,8 @@ fn openssl(folder: &Path, arguments: &str) {
     assert!(done.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// A signer, a certificate for this machine, one for executors of the app `billing`, one that names the app alone, and one
-/// for another app.
+/// Makes a CA and its certificates: for this machine, for executors of the app `billing`, for that app without the name
+/// of an executor, and for another app.
 fn certificates(folder: &Path) {
     let curve = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
     openssl(folder, &format!("req -x509 {curve} -keyout ca.key -out ca.pem -days 2 -subj /CN=ca"));

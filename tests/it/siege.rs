@@ -135,7 +135,7 @@ async fn good_callers(target: &Target, stream: &mut ExecutorStream, length: Dura
     waits
 }
 
-/// The statuses that a caller with the same credentials gets at the attacker's address; 0 for a connection that ended.
+/// The statuses of probes and of pages that a signed-in caller gets at the attacker's address; 0 for a connection that ended.
 async fn neighbour(target: &Target) -> (Vec<u16>, Vec<u16>) {
     let (mut probes, mut pages, began_at) = (Vec::new(), Vec::new(), Instant::now());
     while began_at.elapsed() < LENGTH {

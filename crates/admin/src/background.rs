@@ -55,7 +55,7 @@ pub(crate) trait Background: Send {
         Duration::ZERO
     }
 
-    /// Delay from a failed tick to its retry; `None` to retry only when the period has passed.
+    /// Delay from a failed tick to its retry, after `_failed_count` failures in a row; `None` to retry only when the period has passed.
     fn retry_wait(&self, _failed_count: u32) -> Option<Duration> {
         None
     }

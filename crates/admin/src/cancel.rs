@@ -18,7 +18,7 @@ const BATCH_COUNT_MAX: u32 = 20;
 pub struct CancelledRuns {
     /// For how many runs a cancellation was requested; a broadcast counts once, whatever its number of shards.
     pub asked_count: u64,
-    /// Whether more runs are open. If true, the caller should repeat the request.
+    /// Whether open runs may be left whose cancellation was not requested yet. If true, the caller should repeat the request.
     pub has_more: bool,
 }
 

@@ -14,9 +14,9 @@ use crate::host::watched::WatchedHost;
 pub struct EngineConfig {
     /// The node's name: the same at each start, and unique in the cluster.
     pub node_name: String,
-    /// The URL at which executors that are connected to another node reach this one.
+    /// The URL at which executors that are connected to another node, and links in messages, reach this node; `None` if it has none.
     pub advertise_url: Option<String>,
-    /// How long the node may act after it sent a renewal of its lease.
+    /// How long the lease of the node holds in the store. The node itself acts for nine tenths of this after it sent a renewal.
     pub lease: Duration,
     /// How often the lease is renewed; at most a quarter of `lease`.
     pub beat: Duration,

@@ -358,7 +358,7 @@ impl Engine {
     }
 
     /// Leaves the cluster. The node's jobs move to other nodes, if there are any. The scan and the ring stop, executors are notified, and runs
-    /// that executors have may end within `grace`. When the results are durable, the lease is released. Other nodes find the runs that were not
+    /// at executors get the time `grace` to end. When the results are durable, the lease is released. Other nodes find the runs that were not
     /// sent, since they are durable too.
     pub async fn drain(&self, grace: Duration) {
         leave::leave(self.node.shared(), &self.lifecycle, grace).await;

@@ -22,7 +22,7 @@ const ENUMERATED_FIRES_MAX: u64 = 150;
 const FIRE_COUNT_MAX: usize = 200_000;
 /// To find the peak, at most this many fires of the jobs that are counted bucket by bucket are compared.
 const PEAK_FIRE_COUNT_MAX: usize = 200_000;
-/// Maximum number of instants of each kind in a lane's plan.
+/// Maximum number of planned instants in a lane's plan, and of removed ones.
 const PLANNED_INSTANTS_MAX: usize = 300;
 
 /// Range and granularity of a forecast.

@@ -206,10 +206,10 @@ impl Shared {
         self.quiet_until().unwrap_or_else(|| self.clock.now())
     }
 
-    /// The instant after which fires are left to edits, which withdraw them unless they may have been sent. Usually, it is the present. After a
-    /// step back of the clock, it is [`EDIT_CUTOFF`] after the latest time that the clock had shown, because edits leave alone a fire that was
-    /// due before that instant. If the job is paused or deleted, the owner of such a fire's run drops the run, even while its instant lies ahead
-    /// again.
+    /// An edit of a job withdraws its fires that are due after this instant, unless they may have been sent. The runs of earlier fires are
+    /// dropped by their owner, if the job is paused or deleted. Usually, the instant is the present. After a step back of the clock, it is
+    /// [`EDIT_CUTOFF`] after the latest time that the clock had shown: edits leave alone all fires that were due before, even those that lie
+    /// ahead again.
     pub(crate) fn fires_ahead_after(&self) -> Timestamp {
         let noted_until = Timestamp::from_millis(self.quiet_until_ms.load(Ordering::Relaxed));
         self.clock.now().max(noted_until + EDIT_CUTOFF)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_store::StoreError;
 use tokio::time::Instant;
 
-/// How long a call is repeated after the connection to the database broke. An API request may take 30 s.
+/// How long a call is repeated after the connection to the database broke: less than the 30 s that an API request may take.
 const RETRY_LIMIT: Duration = Duration::from_secs(20);
 /// The pause before each further try.
 const RETRY_DELAY: Duration = Duration::from_millis(500);

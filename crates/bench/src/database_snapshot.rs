@@ -10,7 +10,7 @@ use crate::database_work::Snapshot;
 use crate::plan::Plan;
 use crate::usage;
 
-/// The counts of PostgreSQL are final if they have not risen for so long: a session that is in use reports what it counts each second.
+/// PostgreSQL's counts are final once they have not risen for this long: a session in use reports its counts once a second.
 const STILL_TIME: Duration = Duration::from_millis(1_500);
 /// How long the counts may rise after the servers have stopped.
 const STILL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -26,12 +26,12 @@ pub(crate) async fn take(store: &SqlStore, plan: &Plan, sizes: TableSizes) -> Sn
     Snapshot { counts, sizes, file_bytes }
 }
 
-/// The snapshot after the servers have stopped, as soon as the counts stand still. Only those of PostgreSQL come late, and only they are by
-/// table.
+/// The snapshot after the servers have stopped, as soon as the counts have stopped rising. Only PostgreSQL reports counts late; it is
+/// recognized by its counts per table.
 pub(crate) async fn take_still(store: &SqlStore, plan: &Plan) -> Snapshot {
     let (file_bytes, start) = (file_bytes(plan), Instant::now());
     let mut counts = store.database_counts().await;
-    // The log is never counted late, and grows by the work of the database itself in the meantime.
+    // The log is never counted late. Its first count is kept, because the database's own work adds to the log meanwhile.
     let log_bytes = counts.log_bytes;
     while !counts.tables.is_empty() {
         tokio::time::sleep(STILL_TIME).await;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use rondel_store::counters::{DatabaseCounts, RowCounts, TableCounts, TableSize, TableSizes};
 use serde::Serialize;
 
-/// A table is part of the report if at least one of so many runs has changed a row in it.
+/// A table is part of the report if at least one of its rows was changed per this number of runs.
 const RUNS_PER_CHANGE_MAX: f64 = 100.0;
 
 /// What the database did for the runs. Counts that it does not have are `None`, as are counts that started again in the meantime.

@@ -14,7 +14,7 @@ use crate::usage;
 
 /// The search ends when the step to the next rate is less than the highest sustained rate divided by this.
 const STEP_DIVISOR: u32 = 10;
-/// The percentage of the rate that must at least become durable within the window. The other runs may be in flight at the window's beginning and
+/// Minimum percentage of the rate that must become durable within the window. The other runs may be in flight at the window's beginning and
 /// end.
 const DURABLE_PERCENT_MIN: f64 = 95.0;
 

@@ -21,7 +21,7 @@ use crate::{BenchError, clock, load};
 
 const NODE_NAME: &str = "bench-seed";
 const LEASE: Duration = Duration::from_secs(6 * 3_600);
-/// Ordinal of the ids of jobs, from before the node has joined and has its own.
+/// Ordinal in the ids of jobs, which are made before the node has joined and got its own ordinal.
 const ORDINAL: i64 = IdGen::ORDINAL_COUNT - 1;
 /// How far the history reaches back.
 const HISTORY_DAYS: u64 = 7;
@@ -105,7 +105,7 @@ pub async fn seed(plan: &SeedPlan) -> Result<SeedReport, BenchError> {
     };
     let ids = IdGen::new(ordinal);
     let runs = write_history(&store, (&ids, token), &mut seeds, now).await?;
-    // The node leaves in order, so that no fire counts as missed.
+    // The node gives its lease back as in a clean shutdown, so that no fire counts as missed.
     store.report_node(token, &NodeReport { is_leaving: true, ..NodeReport::default() }).await?;
     store.release(token, Timestamp::EPOCH).await?;
     let mut counted = 0;

@@ -150,7 +150,7 @@ async fn observe(store: &Arc<SqlStore>, plan: &Plan) -> Result<MeasuredWindow, B
     Ok(MeasuredWindow { creation_time, observations, claims, metrics, database_work, ..measured_window })
 }
 
-/// What [`drive`] has made.
+/// The result of [`drive`].
 #[derive(Debug)]
 struct Driven {
     measured_window: MeasuredWindow,

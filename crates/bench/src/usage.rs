@@ -80,8 +80,8 @@ fn written_bytes(pid: u32) -> u64 {
     io_count(&text, "write_bytes").unwrap_or(0)
 }
 
-/// Bytes that some threads of this process have written to files, whether or not they have reached the disk: those whose names begin with
-/// this. The few bytes with which they wake other threads are among them. `None` without such a thread.
+/// Bytes that the threads of this process whose names begin with `name_start` have written, whether or not they have reached the disk. The
+/// count includes the few bytes with which these threads wake others. `None` if there is no such thread, or if one cannot be read.
 pub(crate) fn bytes_of_threads(name_start: &str) -> Option<u64> {
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten().map(|entry| entry.path());
     let has_name =

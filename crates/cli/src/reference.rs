@@ -101,7 +101,8 @@ fn signature(arg: &Arg) -> String {
     let short_flag = arg.get_short().map(|short_flag| format!("-{short_flag}"));
     let long_flag = arg.get_long().map(|long_flag| format!("--{long_flag}"));
     let flags = short_flag.into_iter().chain(long_flag).collect::<Vec<_>>().join(", ");
-    // Such a flag does not take the next word of the command line as its value: `--insecure-http false` is refused.
+    // A flag that requires `=` does not take the next word of the command line as its value: `--insecure-http false` is
+    // refused.
     if arg.is_require_equals_set() {
         return format!("{flags}[={values}]");
     }

@@ -1,4 +1,4 @@
-//! Authorization: roles, what each role permits, and at which places. The caller is already authenticated.
+//! Authorization: what each role permits, and where: in an app, in a namespace, or everywhere. The caller is already authenticated.
 
 use std::collections::BTreeSet;
 
@@ -23,11 +23,11 @@ word_enum! {
 
 /// Prefix of every token, so that secret scanners and readers recognise a token.
 pub const TOKEN_PREFIX: &str = "rondel_";
-/// Number of characters at the beginning of a token that are stored in plain text, so that its owner can recognise it.
+/// How many characters at the beginning of a token are stored in plain text, so that its owner can recognise it.
 const TOKEN_SHOWN_LEN: usize = 17;
 
-/// The beginning of a token, by which its owner can recognise it. A token without [`TOKEN_PREFIX`] was chosen by a user; only
-/// its first two characters are returned.
+/// The beginning of a token: enough for its owner to recognise it. A token without [`TOKEN_PREFIX`] was chosen by a user; only its first
+/// two characters are returned.
 ///
 /// ```
 /// use rondel_core::access::token_beginning;
@@ -78,17 +78,17 @@ pub fn is_reserved_token_name(name: &str) -> bool {
 pub enum Permission {
     /// To view and change the caller's own account. Every signed-in caller may.
     SignedIn,
-    /// To view what belongs to a namespace or app.
+    /// To view the objects of a namespace or an app.
     View,
     /// To view everywhere: needed for answers that cover all namespaces.
     ViewEverywhere,
-    /// To start, cancel, pause and resume what others have defined.
+    /// To start, cancel, pause and resume jobs that others have defined.
     Operate,
     /// To define, change and delete.
     Edit,
-    /// To view and change what only admins of a namespace control, such as its failure webhook and its alert channels.
+    /// To view and change the settings that only admins of a namespace control, such as its failure webhook and its alert channels.
     Admin,
-    /// To view and change what belongs to no namespace: users, namespaces, the audit log, the cluster.
+    /// To view and change objects outside of namespaces: users, the namespaces themselves, the audit log, the cluster.
     Cluster,
 }
 
@@ -148,7 +148,7 @@ impl Grant {
 /// The apps of a namespace for which a caller has a permission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PermittedApps {
-    /// All apps of the namespace, and what belongs to the namespace itself.
+    /// All apps of the namespace, and the objects that belong to the namespace itself.
     All,
     /// Only these apps; an empty set means none.
     Apps(BTreeSet<AppId>),
@@ -214,8 +214,8 @@ impl Rights {
         has_grant(&self.grants) && self.limit.as_deref().is_none_or(has_grant)
     }
 
-    /// Whether this is permitted for an app of a namespace or, without an app, for what belongs to the namespace itself. A caller who
-    /// may view at least one app of the namespace may also view what belongs to the namespace. The place does not matter for
+    /// Whether this is permitted for an app of a namespace or, without an app, for the objects that belong to the namespace itself. A
+    /// caller who may view at least one app of the namespace may also view those objects. The place does not matter for
     /// [`Permission::SignedIn`], [`Permission::ViewEverywhere`] and [`Permission::Cluster`].
     #[must_use]
     pub fn allow(&self, permission: Permission, namespace: NamespaceId, app: Option<AppId>) -> bool {

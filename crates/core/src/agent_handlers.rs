@@ -1,4 +1,4 @@
-//! What a server knows about the handlers of the agent: their names, and the parameters that they need.
+//! The server's knowledge of the agent's handlers: their names, and the parameters that they need.
 
 use serde_json::Value;
 
@@ -56,8 +56,8 @@ pub fn missing_param(handler: &str, params: &Value) -> Option<FieldError> {
     }
 }
 
-/// An error in `params` that the schema of the agent's handler allows, but for which the agent refuses every run; `None` if
-/// there is none. Only handlers with the parameter `script` are checked.
+/// An error in `params` that passes the handler's schema but makes the agent refuse every run; `None` if there is none. Only handlers with
+/// the parameter `script` are checked.
 #[must_use]
 pub fn unusable_param(handler: &str, params: &Value) -> Option<FieldError> {
     HANDLERS.iter().find(|(name, param_names)| *name == handler && param_names.contains(&"script"))?;

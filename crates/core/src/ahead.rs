@@ -8,11 +8,11 @@ pub const LISTED_MAX: usize = 50;
 /// Maximum number of fires that are compared for one job.
 pub const STEPS_MAX: u32 = 10_000;
 
-/// A definition, and the instant that its fixed rates count from.
+/// A definition with the anchor of its `every` schedules.
 #[derive(Clone, Copy, Debug)]
 pub struct AnchoredJob<'a> {
     pub job: &'a Job,
-    /// The instant that its fixed rates count from.
+    /// The instant from which its `every` schedules count.
     pub anchor: Timestamp,
 }
 
@@ -25,7 +25,7 @@ pub struct FireList {
     pub first: Vec<Timestamp>,
 }
 
-/// What an edit does to the fires of a window.
+/// How an edit changes the fires of a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FireChanges {
     /// The end of the compared period: the end of the window, or earlier if the window has more fires than may be
@@ -52,8 +52,8 @@ impl FireList {
 /// `None` means that the job does not exist. Paused jobs, and jobs whose fires depend on the ends of their runs, count as jobs
 /// without fires.
 ///
-/// At most `steps` fires are compared, and at most [`STEPS_MAX`]. The number of compared fires is subtracted from `steps`, so
-/// that several jobs can share one budget.
+/// At most `steps` fires are compared, and never more than [`STEPS_MAX`]. The number of compared fires is subtracted from `steps`, so that
+/// several jobs can share one budget.
 ///
 /// ```
 /// use rondel_core::ahead::{AnchoredJob, fire_changes};

@@ -170,8 +170,8 @@ impl Calendar {
         Ok(Self { name: spec.name.clone(), has_times: rule.has_times(), lookup_cost: rule.lookup_cost(), rule, edges })
     }
 
-    /// A calendar from a stored rule, which was checked before it was stored, and whose named calendars were replaced by their
-    /// rules.
+    /// A calendar from a stored rule. A rule is checked before it is stored, and each calendar that it names is replaced by that calendar's
+    /// rule.
     ///
     /// # Errors
     /// As for [`compile`](Self::compile), but only if a later version of Rondel saved the rule.
@@ -242,7 +242,8 @@ impl Calendar {
 }
 
 impl CalendarSpec {
-    /// Its rule, with each named calendar replaced by that calendar's rule. [`Calendar::compile`] must accept this calendar.
+    /// Its rule, with each named calendar replaced by that calendar's rule. Call this only for a calendar that [`Calendar::compile`]
+    /// accepts.
     #[must_use]
     pub fn expanded(&self, find_calendar: impl Fn(&str) -> Option<CalendarSpec>) -> Rule {
         fn expand(rule: &Rule, find_calendar: &dyn Fn(&str) -> Option<CalendarSpec>, depth: usize) -> Rule {

@@ -94,8 +94,8 @@ pub enum DeclarationStep {
 
 /// Decides what a declaration does to a job with the definition `current`; `before` is the previous declaration.
 ///
-/// The definition follows the declaration while no user has edited it, that is, while it equals what was declared. A pause or a resumption
-/// is not such an edit: a paused job still gets its new schedule, and stays paused.
+/// The definition follows the declaration while no user has edited it, that is, while it equals the previous declaration. A pause or a
+/// resumption is not such an edit: a paused job still gets its new schedule, and stays paused.
 #[must_use]
 pub fn declaration_step(current: &JobSpec, before: Option<&JobSpec>, declared: &JobSpec) -> DeclarationStep {
     let Some(before) = before else { return DeclarationStep::Remember };
@@ -109,7 +109,7 @@ pub fn declaration_step(current: &JobSpec, before: Option<&JobSpec>, declared: &
     DeclarationStep::Change(Box::new(JobSpec { enabled, ..declared.clone() }))
 }
 
-/// The names of the fields in which a definition differs from what code declares.
+/// The names of the fields in which a definition differs from its declaration in code.
 #[must_use]
 pub fn drift(current: &JobSpec, declared: &JobSpec) -> Vec<String> {
     let (current_fields, declared_fields) = (fields(current), fields(declared));
@@ -125,8 +125,8 @@ fn fields(spec: &JobSpec) -> serde_json::Map<String, Value> {
     }
 }
 
-/// Sorts jobs so that parents come before their children. The jobs of a cycle, and all jobs that follow from it, come last, in
-/// the order of their names.
+/// Sorts jobs so that parents come before their children. The jobs of a cycle, and all jobs below them, come last, in the order of their
+/// names.
 #[must_use]
 pub fn parents_first(specs: Vec<JobSpec>) -> Vec<JobSpec> {
     let mut specs_by_name: BTreeMap<String, JobSpec> =
@@ -137,8 +137,8 @@ pub fn parents_first(specs: Vec<JobSpec>) -> Vec<JobSpec> {
     ordered_specs
 }
 
-/// The names of jobs, each after its parents. The jobs of a cycle and all jobs that follow from it are left out. Each edge is
-/// visited twice, however long the chains are.
+/// The names of jobs, each after its parents. The jobs of a cycle and all jobs below them are left out. The work grows with the number of
+/// edges, not with the length of the chains.
 fn names_in_order(specs: &BTreeMap<String, JobSpec>) -> Vec<String> {
     let mut open_parent_counts: BTreeMap<&str, usize> = BTreeMap::new();
     let mut children: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_text_is_as_old_as_the_first_set_with_it() {
-        // The third build changes another job and takes the first one back to what it was.
+        // The third build adds job `b`, and declares job `a` as the first build did.
         let sets = [set(10, 99, &[("a", "1")]), set(20, 100, &[("a", "2")]), set(30, 100, &[("a", "1"), ("b", "1")])];
         check_standing(&sets, &[("a", "2"), ("b", "1")], &[]);
     }

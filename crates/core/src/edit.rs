@@ -1,9 +1,9 @@
 //! How an edit changes the unsent rows of a job, so that no fire runs under a definition that was replaced.
 //!
-//! If the new definition also fires at the instant of a row, the row moves to the new version; otherwise it is settled as
-//! skipped. If a later definition fires at that instant again, and the instant has not passed, the settled row is reopened. No
-//! second row is inserted, because the row's key already exists. The next fire is the first one without a row. Past fires without a row share
-//! one skipped row, unless the scan still runs them.
+//! If the new definition also fires at the instant of a row, the row moves to the new version; otherwise it is settled as skipped. If a
+//! later definition fires at that instant again, and the instant has not passed, the settled row is reopened. No second row is inserted,
+//! because the row's key already exists. The next fire is the first one without a row. Past fires without a row are recorded in one skipped
+//! row, unless the scan still runs them.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub struct FutureRow {
 #[derive(Clone, Copy, Debug)]
 pub struct EditContext<'a> {
     pub job: JobId,
-    /// The instant that its fixed rates count from.
+    /// The instant from which its `every` schedules count.
     pub anchor: Timestamp,
     /// The instant of the edit, by the clock of the server that received it.
     pub now: Timestamp,
@@ -74,7 +74,7 @@ pub struct MovedRow {
     pub due_at: Timestamp,
 }
 
-/// What an edit does.
+/// The changes that an edit makes to a job's rows and its next fire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EditPlan {
     /// Open rows that move to the new version.
@@ -148,9 +148,9 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
     while let Some(at) = plan.next_fire_at.filter(|at| rows.iter().any(|row| row.fire_at == *at)) {
         plan.next_fire_at = next_after(at);
     }
-    // If the schedule stays the same, the fires before its next one already have verdicts. A maintenance window skips fires up to
-    // `REPLAN_WITHIN` ahead of their instants, and one row stands for all of them. The next fire is further ahead than that only if
-    // the clock stepped back.
+    // If the schedule stays the same, the fires before the stored next fire already have verdicts, and must not be planned again: a
+    // maintenance window skips fires up to `REPLAN_WITHIN` ahead, with one row for all of them. If the stored next fire is much further
+    // ahead, the clock stepped back.
     let soon_at = context.next_fire_at.filter(|at| *at > now && *at <= now + REPLAN_WITHIN * 2);
     if let (Some(next), Some((old_job, new_job))) = (soon_at, context.before.zip(job))
         && old_job.enabled

@@ -1,4 +1,4 @@
-//! One error in a document: its place, and what would be right.
+//! One error in a document: its place, and how to correct it.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 pub struct FieldError {
     /// The field, as a JSON pointer into the document: `/schedule/cron`.
     pub pointer: String,
-    /// What is wrong and what would be right, in a sentence that names the value.
+    /// A sentence that names the value, the problem and the accepted form.
     pub message: String,
     /// Names of jobs that the message is about but does not name, because its reader may lack the right to see some of them.
     pub jobs: Vec<String>,
@@ -21,7 +21,7 @@ impl FieldError {
         Self { pointer: pointer.into(), message: message.into(), jobs: Vec::new() }
     }
 
-    /// Adds the jobs that the error is about, parents before the jobs that follow from them.
+    /// Adds the jobs that the error is about, parents before their children.
     #[must_use]
     pub fn with_jobs(self, jobs: Vec<String>) -> Self {
         Self { jobs, ..self }

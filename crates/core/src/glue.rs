@@ -18,7 +18,7 @@ pub fn is_script_handler(handler: &str) -> bool {
     HANDLERS.contains(&handler)
 }
 
-/// What the parameters of one of [`HANDLERS`] need, as a sentence.
+/// A sentence that describes the parameters that one of [`HANDLERS`] needs.
 #[must_use]
 pub fn need(handler: &str) -> String {
     format!("{handler} needs an object with the script as \"source\", and may have \"param\"")

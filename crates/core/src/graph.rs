@@ -1,5 +1,5 @@
-//! Which jobs follow from which. Finds cycles and chains that are too long when a definition is saved, and decides what the ends of a
-//! fire's runs mean for the jobs that wait for them.
+//! Which jobs follow from which. When a definition is saved, this module finds cycles and chains that are too long. When a run ends, it
+//! decides which child jobs of the fire run.
 //!
 //! A fire begins with one run, its root. Every job that follows from the root's job, directly or indirectly, has one run in that fire. The
 //! run is created when all of the job's parents that belong to the same fire have ended.
@@ -32,7 +32,7 @@ pub struct Graph {
     children: BTreeMap<JobId, BTreeSet<JobId>>,
 }
 
-/// Why a job cannot have the parents that it names. The jobs of a path are in the order in which they would run.
+/// Why a job cannot have its parents. Each path lists its jobs in the order in which they would run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadGraph {
     /// The job would follow from itself. The path begins and ends with the parent that closes the cycle.
@@ -276,7 +276,7 @@ pub struct JobInFire {
     pub verdict: Option<(RunStatus, Option<Reason>)>,
 }
 
-/// What becomes of a job in a fire once all of its parents have ended.
+/// Whether a job runs in a fire. This is decided once all of its parents have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildStart {
     Runs,
@@ -299,7 +299,7 @@ impl<'g> FireGraph<'g> {
         Self { graph, members, states }
     }
 
-    /// The state of a job; `None` while it has no run.
+    /// The state of a job; `None` while the job has no run in this fire.
     #[must_use]
     pub fn state_of(&self, job: JobId) -> Option<JobInFire> {
         self.states.get(&job).copied()
@@ -315,7 +315,8 @@ impl<'g> FireGraph<'g> {
         self.graph.parents_of(job).filter(|parent| self.members.contains(parent))
     }
 
-    /// The jobs that have no run yet although all of their parents have ended, each with what becomes of it, in the order of their ids.
+    /// The jobs that have no run yet although all of their parents have ended, each with the decision whether it runs, in the order of
+    /// their ids.
     #[must_use]
     pub fn ready_children(&self) -> Vec<(JobId, ChildStart)> {
         let jobs_without_run = self.members.iter().filter(|job| !self.states.contains_key(job));

@@ -37,7 +37,7 @@ word_enum! {
 }
 
 impl ClaimStrategy {
-    /// Whether jobs move when a node joins; otherwise every job stays where it is.
+    /// Whether jobs move when a node joins; otherwise each job stays at its home until that node leaves.
     #[must_use]
     pub const fn rebalances(self) -> bool {
         !matches!(self, Self::Default)
@@ -83,9 +83,9 @@ impl ClaimStrategy {
         }
     }
 
-    /// The jobs of `own_node` that belong to another node, each with that node. `least_count` moves only as many jobs as are needed
-    /// to level the loads, and ignores small differences. Because no node falls below the average by giving jobs or rises above
-    /// it by taking them, no job moves back.
+    /// The jobs of `own_node` that belong to another node, each with that node. `least_count` moves only as many jobs as are needed to
+    /// level the loads, and ignores small differences. A node that gives jobs away stays at or above the average, and a node that takes
+    /// jobs stays at or below it, so no job moves back.
     #[must_use]
     pub fn misplaced(self, own_node: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, NodeId)> {
         match self {

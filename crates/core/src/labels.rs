@@ -1,4 +1,4 @@
-//! Labels of jobs, by which users group and find them.
+//! Labels of jobs. Users group and find jobs by their labels.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ pub const LABEL_COUNT_MAX: usize = 20;
 pub const LABEL_KEY_LEN_MAX: usize = 63;
 /// The longest value, in characters.
 pub const LABEL_VALUE_LEN_MAX: usize = 100;
-/// The label with the id that a job had in XXL-JOB: the key for consistent hash.
+/// The label with the id that a job had in XXL-JOB. Consistent hash uses it as the job's key.
 pub const XXL_JOB_ID: &str = "xxl-job-id";
-/// The label of an executor of XXL-JOB with its address, by which consistent hash places it as XXL-JOB does.
+/// The label with the address of an XXL-JOB executor. Consistent hash places the executor by this address, as XXL-JOB does.
 pub const XXL_ADDRESS: &str = "xxl-address";
 /// Pattern of valid keys.
 pub(crate) const LABEL_KEY_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$";
@@ -24,7 +24,7 @@ pub type Labels = BTreeMap<String, String>;
 /// Checks the key of a label.
 ///
 /// # Errors
-/// A sentence with what is allowed.
+/// A sentence that describes the allowed form.
 pub fn check_key(key: &str) -> Result<(), String> {
     let has_valid_start = key.starts_with(|c: char| c.is_ascii_alphanumeric());
     let is_allowed_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '/' | '-');
@@ -39,7 +39,7 @@ pub fn check_key(key: &str) -> Result<(), String> {
 /// Checks the value of a label.
 ///
 /// # Errors
-/// A sentence with what is allowed.
+/// A sentence that describes the allowed form.
 pub fn check_value(value: &str) -> Result<(), String> {
     let len = value.chars().count();
     if len == 0 || len > LABEL_VALUE_LEN_MAX {

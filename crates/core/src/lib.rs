@@ -1,30 +1,37 @@
 //! The types of the domain, and every decision as a pure function: no clock, no I/O, no runtime.
 //!
 //! - When a job is due: [`cron`], [`schedule`] and [`calendar`] compute instants, [`timetable`] combines them for a job.
-//!   [`plan`] decides what a scan does about a job's fires. [`misfire`] decides about fires that did not run in time. [`dense`]
-//!   decides when to start claiming the fires of an instant at which many jobs fire.
+//!   [`plan`] decides what a scan does about a job's fires. [`misfire`] decides about fires that did not run in time,
+//!   [`maintenance`] about fires inside maintenance windows. [`dense`] decides when to start claiming the fires of an instant at
+//!   which many jobs fire.
 //! - The definition: [`spec`] is a job's definition as users write it; [`job`] is the same definition, checked and ready for
 //!   the engine. [`document`] writes a definition without its default values. [`diff`] shows what an edit changed, [`ahead`]
-//!   which future fires it changes. [`declared`] decides what happens to jobs that are declared in code.
+//!   which future fires it changes; [`edit`] decides which unsent rows it changes, [`queued`] which queued runs a pause or a
+//!   deletion skips. [`shadow`] decides which fires are not sent. [`declared`] decides what happens to jobs that are declared in
+//!   code.
 //! - What users see of fires: [`fires`] accounts for every past fire, [`preview`] lists future ones, [`year`] shows a calendar
 //!   day by day, [`tree`] shows which run of a fire follows from which. [`words`] describes schedules in sentences. [`reason`]
-//!   explains why a run has its status, in codes with parameters and in words.
+//!   explains why a run has its status, in codes with parameters and in words. [`report`] has the rules of weekly reports.
 //! - Lists: [`filter`] parses what users type to narrow a list of runs or jobs, [`folded_state`] sums up a job's state in one
 //!   word, [`labels`] are what users group jobs by, [`attention`] picks the jobs and runs that need attention.
 //! - Running: [`select`] and [`route`] choose the executor of a run, [`outcome`] and [`graph`] decide what follows its end.
-//!   [`overrides`] decides which parameters may be replaced for one run. [`pump`] decides which group of a pump job has which
-//!   item, and when the job's root run begins and ends. [`homes`] decides which node of a cluster owns which job.
+//!   [`request`] checks what a caller sets for a run, [`overrides`] decides which parameters may be replaced for one run. [`pump`]
+//!   decides which group of a pump job has which item, and when the job's root run begins and ends. [`homes`] decides which node
+//!   of a cluster owns which job.
 //! - The agent: [`agent_handlers`] has what a server knows about the agent's handlers, [`script`] how their parameters name a
-//!   script that the server keeps. [`glue`] has the handlers of XXL-JOB's executors that run scripts.
+//!   script that the server keeps. [`glue`] has the script handlers of XXL-JOB's executors.
 //! - Alerts: [`alert`] has rules, incidents and silences, and decides which messages are sent about them. [`notice`] is the
 //!   content of a message, [`channel`] where it is sent.
-//! - Security: [`access`] decides what a caller may do, [`outgoing`] which addresses the server may send requests to,
-//!   [`forwarded`] which client a request comes from, [`secret_file`] whether too many users may read a file with a secret.
-//! - Small types and helpers: [`run`] is a row of the ledger, [`status`] its status and its trigger; [`id`], [`name`], [`time`]
-//!   and [`trace_parent`] are what their names state. [`shape`] checks whether a document has the form of a type, and reports
-//!   every error. [`sketch`] counts lengths of time and computes their quantiles. [`log_line`] decides how severe a line of a
-//!   log is. [`error_chain`] puts an error and its causes into one text. [`backoff`] computes how long to wait before the next
-//!   try.
+//! - Security: [`access`] decides what a caller may do, [`authority`] which accounts and tokens it may manage. [`visibility`] hides
+//!   the names of jobs, and [`disclosure`] secrets in documents, from readers who may not see them. [`outgoing`] decides which
+//!   addresses the server may send requests to, [`forwarded`] which client a request comes from, [`secret_file`] whether too many
+//!   users may read a file with a secret.
+//! - Small types and helpers: [`run`] is a row of the ledger, [`status`] its status and its trigger, [`part`] its place in a fire
+//!   with several runs; [`id`], [`name`], [`time`], [`size`], [`trace_parent`] and [`field_error`] are what their names state.
+//!   [`shape`] checks whether a document has the form of a type, and reports every error; [`schema`] has the JSON schemas that
+//!   cannot be derived. [`sketch`] counts lengths of time and computes their quantiles. [`log_line`] decides how severe a line of a
+//!   log is. [`plain`] checks text for one line of a screen, [`near`] finds similar names. [`error_chain`] puts an error and its
+//!   causes into one text. [`backoff`] computes how long to wait before the next try.
 
 pub mod access;
 pub mod agent_handlers;

@@ -1,4 +1,4 @@
-//! Maintenance windows: times in which jobs do not fire, and what becomes of the fires inside.
+//! Maintenance windows: times in which jobs do not fire, and how the fires inside are handled.
 //!
 //! The decision is made where fires are planned. Fires inside a window are skipped or held. While they are held, the job's
 //! cursor advances without rows and remembers the first held fire. When the job is next planned outside of windows, the misfire
@@ -122,8 +122,8 @@ pub fn plan_within(
     plan_before(job, (id, anchor), next_fire_at, look_ahead, next_window_start)
 }
 
-/// The first instant from `from` on at which fires are skipped rather than held. Fires missed before a window are held until its end; when
-/// they are decided, the fires inside a skipping window must still be skipped.
+/// The first instant at or after `from` at which a window skips fires instead of holding them. When held fires are decided, those inside a
+/// skipping window must still be skipped.
 fn first_skipped(windows: &[MaintenanceWindow], from: Timestamp) -> Option<Timestamp> {
     let (skipping_windows, holding_windows): (Vec<_>, Vec<_>) =
         windows.iter().partition(|window| window.fires == FiresInside::Skip);

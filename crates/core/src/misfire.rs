@@ -58,7 +58,7 @@ impl MissedSpan {
     }
 }
 
-/// What a plan does with the fires that are later than the tolerance.
+/// How a plan divides the missed fires.
 pub(crate) struct MissedPlan {
     /// The missed fires that run late.
     pub(crate) catch_up: Vec<Fire>,
@@ -182,7 +182,7 @@ pub(crate) fn limit_late_fires(plans: &mut [MissedPlan], (count, keep): (usize, 
     }
 }
 
-/// One span for all fires of two spans that follow each other, given in either order.
+/// Joins two spans that follow each other, given in either order, into one.
 pub(crate) fn join_spans(a: Option<MissedSpan>, b: Option<MissedSpan>) -> Option<MissedSpan> {
     let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
     let (earlier_span, later_span) = if a.first <= b.first { (a, b) } else { (b, a) };

@@ -9,7 +9,7 @@ const RESERVED: [&str; 9] = ["apply", "export", "preview", "search", "bulk", "ne
 /// Checks that `name` can name a namespace, an app, a job or an executor; `Err` holds the sentence for the user.
 ///
 /// # Errors
-/// A sentence with what is allowed, without the field's name.
+/// A sentence that describes the allowed form, without the field's name.
 ///
 /// ```
 /// assert!(rondel_core::name::check("orders.export-2").is_ok());
@@ -32,7 +32,7 @@ pub fn check(name: &str) -> Result<(), String> {
 /// Checks that `name` can name an account: like other names, or like an e-mail address.
 ///
 /// # Errors
-/// A sentence with what is allowed.
+/// A sentence that describes the allowed form.
 ///
 /// ```
 /// assert!(rondel_core::name::check_account("ann@example.com").is_ok());
@@ -54,7 +54,7 @@ pub fn check_account(name: &str) -> Result<(), String> {
 /// Checks that `name` can name a handler. Letters of both cases are allowed, because these names are chosen in code.
 ///
 /// # Errors
-/// A sentence with what is allowed.
+/// A sentence that describes the allowed form.
 pub fn check_handler(name: &str) -> Result<(), String> {
     let is_name_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':');
     if name.is_empty() || name.len() > NAME_LEN_MAX || !name.chars().all(is_name_char) {

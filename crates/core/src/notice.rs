@@ -1,7 +1,7 @@
 //! The content of one alert message, whatever channel it is sent to.
 //!
-//! The rules of alerts write a [`Notice`], the channels render it. It is stored as JSON: fields may be added, but must not change their
-//! meaning.
+//! Alert rules, channel tests and weekly reports write a [`Notice`], and the channels render it. It is stored as JSON: fields may be added,
+//! but must not change their meaning.
 
 use serde::{Deserialize, Serialize};
 
@@ -118,7 +118,7 @@ pub struct RunSample {
 pub struct Notice {
     /// Why it is sent.
     pub kind: NoticeKind,
-    /// The incident; none for a test.
+    /// The incident; `None` for a test and for a weekly report.
     pub incident: Option<IncidentId>,
     /// The name of the rule.
     pub rule: String,
@@ -137,16 +137,16 @@ pub struct Notice {
     /// The rule's description: what a reader should know or do. Empty if the rule has none, and for the end of an incident.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// Since when the condition holds.
+    /// Since when the condition holds; for a report, the beginning of its week.
     pub started_at: Timestamp,
-    /// When the message was written.
+    /// When the message was written; for a report, the end of its week.
     pub at: Timestamp,
-    /// How many occurrences the incident has.
+    /// How many occurrences the incident has; for a report, the number of verdicts in its week.
     pub count: u64,
-    /// Some of the incident's runs, at most [`SAMPLE_COUNT_MAX`].
+    /// Runs of the incident or the report, as examples; at most [`SAMPLE_COUNT_MAX`].
     #[serde(default)]
     pub samples: Vec<RunSample>,
-    /// Its page in the console, beginning with `/`.
+    /// The path of the page in the console with the details, beginning with `/`.
     pub path: String,
 }
 

@@ -1,6 +1,6 @@
 //! What follows from the end of an attempt: another attempt, or a verdict.
 //!
-//! Every way to a terminal state goes through [`decide_next`]: results, refusals, lost executors, cancels.
+//! Every end of an attempt goes through [`decide_next`]: a result, a refusal, a lost executor, a cancel.
 
 use std::time::Duration;
 
@@ -64,9 +64,9 @@ pub fn cancelled_by(by: &str) -> String {
 pub enum Outcome {
     /// The handler returned without an error.
     Succeeded,
-    /// The handler failed; `retryable` is false if it reported that a retry is of no use.
+    /// The handler failed.
     Failed {
-        /// Whether the job's retry policy applies.
+        /// Whether the job's retry policy applies; false if the handler reported that a retry cannot succeed.
         retryable: bool,
     },
     /// The handler was stopped at its deadline.

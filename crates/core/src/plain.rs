@@ -32,7 +32,7 @@ pub const fn is_joiner(c: char) -> bool {
 /// Checks that a text is one line of 1 to `len_max` characters that can all be seen, without spaces at its ends.
 ///
 /// # Errors
-/// A sentence with what is allowed, without the field's name.
+/// A sentence that describes the allowed form, without the field's name.
 ///
 /// ```
 /// use rondel_core::plain::check_line;

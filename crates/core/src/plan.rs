@@ -38,13 +38,13 @@ pub struct PlannedFire {
     /// The planned instant.
     pub fire_at: Timestamp,
     /// When it may start: the planned instant plus jitter. A missed fire gets no jitter unless its schedule is a fixed delay, so that runs
-    /// of one job stay in the order of their instants.
+    /// of one job stay in the order of their instants. A fire that a maintenance window held back starts after the window.
     pub due_at: Timestamp,
     /// Why it exists.
     pub trigger: Trigger,
 }
 
-/// What a scan does about one job.
+/// The result of planning one job at a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Runs to insert, sorted by planned instant.
@@ -165,7 +165,7 @@ pub fn spans_without(
     spans
 }
 
-/// Spans that follow each other as one span, whose count is the sum of theirs.
+/// Joins spans that follow each other into one span with the sum of their counts; `None` without spans.
 #[must_use]
 pub fn join_all_spans(spans: impl IntoIterator<Item = MissedSpan>) -> Option<MissedSpan> {
     spans.into_iter().fold(None, |joined_span, span| join_spans(joined_span, Some(span)))

@@ -1,4 +1,4 @@
-//! What a schedule will do, before it is saved: its next fires, and warnings about it.
+//! Previews a schedule before it is saved: its next fires, and warnings about it.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ const CALENDAR_STEPS_MAX: usize = 2_000;
 pub struct PreviewRequest<'a> {
     /// The schedules with their calendar.
     pub timetable: &'a Timetable,
-    /// The instant that fixed rates count from.
+    /// The instant from which `every` schedules count.
     pub anchor: Timestamp,
     /// Only fires after this instant are listed.
     pub after: Timestamp,

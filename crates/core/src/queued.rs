@@ -1,4 +1,4 @@
-//! What becomes of runs that are queued when their job is paused or deleted.
+//! Decides which queued runs are skipped when their job is paused or deleted.
 
 use crate::reason::Reason;
 use crate::run::Run;
@@ -17,8 +17,8 @@ word_enum! {
 }
 
 impl QueuedRunsPolicy {
-    /// Whether a queued run with this trigger is skipped when its job is paused or deleted (`reason`). By default a pause skips the runs of
-    /// the job's schedule, which it switches off, and keeps runs that a caller asked for; a deletion skips everything.
+    /// Whether a queued run with this trigger is skipped when its job is paused or deleted (`reason`). By default, a pause skips the runs
+    /// that the schedule or a parent created and keeps the runs that a caller requested; a deletion skips all of them.
     #[must_use]
     pub const fn drops(choice: Option<Self>, reason: Reason, trigger: Trigger) -> bool {
         match (choice, trigger) {

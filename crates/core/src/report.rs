@@ -54,7 +54,7 @@ impl ReportSchedule {
     ///
     /// # Errors
     ///
-    /// Each wrong field with what would be right.
+    /// Each invalid field, with the values that it accepts.
     pub fn check(&self) -> Result<(), Vec<FieldError>> {
         let mut errors = Vec::new();
         if let Err((field, message)) = self.deadline() {

@@ -1,4 +1,4 @@
-//! What a caller may set for a run in addition to its parameters: a key, and an instant.
+//! The settings of a triggered run besides its parameters: a key, and an instant.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ word_enum! {
 /// Checks the key of a trigger.
 ///
 /// # Errors
-/// A sentence with what is allowed.
+/// A sentence that describes the allowed form.
 ///
 /// ```
 /// use rondel_core::request::check_key;
@@ -44,7 +44,7 @@ pub fn check_key(key: &str) -> Result<(), String> {
 /// The instant of a run that a caller plans, such as `2026-03-08T07:00:00Z`, or `+10m` for ten minutes after now.
 ///
 /// # Errors
-/// A sentence with what would be right.
+/// A sentence, if the text has another form, or the instant has passed or is more than [`AHEAD_MAX`] ahead.
 ///
 /// ```
 /// use rondel_core::Timestamp;

@@ -1,7 +1,7 @@
-//! Histograms of lengths of time: counts in fixed buckets on a logarithmic scale. They can be added up exactly, in any order, so that
-//! rollups can be built batch by batch and joined over hours and jobs.
+//! Histograms of lengths of time: counts in fixed buckets on a logarithmic scale. They can be added exactly, in any order, so that rollups
+//! can be built in batches and summed over hours and jobs.
 //!
-//! The width of a bucket is at most an eighth of its start: quantiles are right within 6 %.
+//! The width of a bucket is at most an eighth of its start, and a quantile is the middle of a bucket: its error is at most a sixteenth.
 
 use std::fmt;
 use std::str::FromStr;
@@ -86,7 +86,7 @@ impl Sketch {
     }
 }
 
-/// As it is stored: pairs `bucket:count`, separated by spaces.
+/// The stored form: pairs `bucket:count`, separated by spaces.
 impl fmt::Display for Sketch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (bucket, count)) in self.counts.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! The definition of a job as users write it: the JSON document of the API, of `job apply` and of a job's versions.
 //!
-//! [`JobSpec::compile`] checks it and makes the [`Job`] that the engine works with. Each error names the field by a JSON pointer, the
-//! value, and what would be right.
+//! [`JobSpec::compile`] checks it and makes the [`Job`] that the engine works with. Each error has a JSON pointer to the field, and names
+//! its value and the accepted form.
 
 mod expect;
 mod policies;

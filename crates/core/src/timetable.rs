@@ -67,7 +67,7 @@ impl Timetable {
         }
     }
 
-    /// When a scan must look at the job again: at its first fire after `after` or, if a calendar makes the search longer than one call may
+    /// When a scan must plan the job again: at its first fire after `after` or, if a calendar makes the search longer than one call may
     /// take, at the instant up to which no fire was found. `None` if the job never fires again.
     #[must_use]
     pub fn next_scan_after(&self, anchor: Timestamp, after: Timestamp) -> Option<Timestamp> {
@@ -153,7 +153,7 @@ impl Timetable {
         schedule.end.is_none_or(|end| first_fire_at <= end).then_some(first_fire_at)
     }
 
-    /// The parents of this job, by schedule: the job runs when they have ended.
+    /// The parents that the schedules name: the job runs when they have ended.
     pub fn parents(&self) -> impl Iterator<Item = &After> {
         self.schedules.iter().filter_map(|schedule| match &schedule.kind {
             Kind::After(after) => Some(after),

@@ -1,7 +1,7 @@
 //! Enums whose values have one word each in SQL, JSON and the console.
 
-/// Defines an enum whose values have one word each, with its order, its JSON schema, `Display` and `FromStr`. The schema has the
-/// name of the type, or another one that is given after the type.
+/// Defines an enum whose values have one word each, with its order, its JSON schema, `Display` and `FromStr`. The schema has the name of
+/// the type, unless another name follows the type in parentheses, as in `RunEnd ("Over")`.
 macro_rules! word_enum {
     ($(#[doc = $doc:literal])* $name:ident $(($schema:literal))? { $($(#[doc = $vdoc:literal])* $variant:ident = $word:literal),+ $(,)? }) => {
         $(#[doc = $doc])*
@@ -10,7 +10,7 @@ macro_rules! word_enum {
         pub enum $name { $($(#[doc = $vdoc])* $variant),+ }
 
         impl $name {
-            /// Every value, in the order of the documentation.
+            /// Every value, in the order of the definition.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
             /// Their words, in the same order.
@@ -75,7 +75,7 @@ macro_rules! plain_word_enum {
         $vis enum $name { $($(#[$vmeta])* $variant),+ }
 
         impl $name {
-            /// Every value, in the order of the documentation.
+            /// Every value, in the order of the definition.
             $vis const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
 
             /// Their words, in the same order.

@@ -1,7 +1,7 @@
 //! Whatever happens to a job, each of its fires has a row of the ledger: its own, or one of a span that was skipped.
 //!
 //! A model of one job, its rows and the maintenance windows takes scans, edits, windows and stalls of all servers in any order. The model
-//! decides nothing: it applies the plans of this crate, and compares them with the rows that may matter.
+//! decides nothing: it applies the plans of this crate, without the fires that already have a row, as a server does.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ enum Step {
     Resume,
     /// The job gets another schedule.
     Change,
-    /// A window is planned: so many seconds after the earliest start, of this length.
+    /// A window is planned. The numbers are its start, in seconds after the earliest allowed start, and its length in seconds.
     Window(FiresInside, u8, u8),
     /// Ends all windows that are open.
     EndWindows,
@@ -196,7 +196,8 @@ impl Model {
         reason: Option<Reason>,
         is_span: bool,
     ) {
-        // A row inside the span of an edit is none of its fires. A fire inside a span may be planned again after an edit.
+        // Two overlaps are allowed: a row may lie inside the span of an edit, whose count excludes it, and an edit may let a fire run that
+        // lies inside a skipped span.
         let overlaps = |row: &&Row| row.first <= last && first <= row.last;
         let is_allowed =
             |row: &Row| is_span && first < row.first || reason.is_none() && row.reason.is_some() && row.first != first;

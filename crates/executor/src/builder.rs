@@ -413,7 +413,7 @@ fn open_servers(urls: &[String], token: TokenSource, tls_files: TlsFiles) -> Res
 
 type JournalAndResults = (Journal, Vec<v1::Result>);
 
-/// The identity of this process: its name, its secret, and the previous process with its data directory.
+/// The identity of this process: its name, its secret, and the previous process that used the data directory.
 struct ProcessIdentity {
     name: String,
     secret: identity::Secret,

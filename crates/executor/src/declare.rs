@@ -122,7 +122,8 @@ impl Declaration {
         self.set_in("labels", key, value.into())
     }
 
-    /// Adds labels, each as `key=value`; a text without `=` is a key without a value, which the server refuses.
+    /// Adds labels, each as `key=value`. A text without `=` is a key without a value, which
+    /// [`Builder::build`](crate::Builder::build) refuses.
     ///
     /// ```
     /// use rondel::Declaration;

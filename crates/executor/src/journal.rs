@@ -124,7 +124,7 @@ impl Journal {
         let text = journal_text(results)?;
         let mut file = lock(&self.results);
         if self.is_torn.load(Ordering::Relaxed) {
-            // The disk was full, and the file may end with half a line: the next line must not become part of it.
+            // The last write failed, so the file may end with half a line: the next line must not become part of it.
             file.write_all(b"\n")?;
             self.results_bytes.fetch_add(1, Ordering::Relaxed);
             self.is_torn.store(false, Ordering::Relaxed);

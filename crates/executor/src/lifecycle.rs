@@ -5,7 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-/// Two signals, and a tracker of the tasks. `soft` ends sessions and loops; `hard` drops runs at their current `await`.
+/// Two signals, and a tracker of the tasks. `soft` ends the sessions and most loops; `hard` ends the loops that runs
+/// depend on, and drops the runs at their current `await`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lifecycle {
     pub(crate) soft: CancellationToken,

@@ -32,9 +32,9 @@ pub struct Timing {
     /// answers, the grace is at most 10 s, because another executor may then get the run. A server gives up a run 60 s
     /// after its timeout, so a run with a longer grace may overlap with its successor.
     pub cancel_grace: Duration,
-    /// The longest silence of the servers: once none has answered for this long, runs of jobs with `on_silence: stop`
-    /// are stopped. `None`, the default, for the servers' setting. With a longer value than theirs, these runs may
-    /// overlap with their successors, unless the servers' `lost_after` is longer, too.
+    /// The longest silence of the servers: once none has answered for this long, groups of pump jobs and runs of jobs
+    /// with `on_silence: stop` are stopped. `None`, the default, for the servers' setting. With a longer value than
+    /// theirs, these runs may overlap with their successors, unless the servers' `lost_after` is longer, too.
     pub silence_max: Option<Duration>,
     /// How long a result waits for its acknowledgement before it is sent again; 2 s by default. The wait doubles with
     /// each try, up to 16 times this length.

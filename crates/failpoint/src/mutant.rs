@@ -29,12 +29,12 @@ mutants! {
     NoFenceOnExecutor = "no_fence_on_executor",
     /// An executor runs a trigger again if it arrives twice.
     NoDedupeOnExecutor = "no_dedupe_on_executor",
-    /// An executor that no server answers continues runs that must not run twice.
+    /// An executor that no server answers continues the runs that it must stop.
     NoSilenceRule = "no_silence_rule",
     /// An executor begins a run that was sent ahead as soon as it receives the run.
     BeginsOnReceipt = "begins_on_receipt",
-    /// An executor that refuses a lease drops the lease's runs whose instants are still ahead, although it reports them as
-    /// held.
+    /// When a lease is fenced, an executor drops all runs whose instants are still ahead, although its hello may have listed
+    /// them as held.
     FenceDropsAhead = "fence_drops_ahead",
     /// Reports of an executor leave out its runs whose instants are still ahead.
     AheadIsNotListed = "ahead_is_not_listed",
@@ -147,7 +147,7 @@ mutants! {
     WindowsUnheeded = "windows_unheeded",
     /// Fires held back by a maintenance window are lost.
     HeldIsForgotten = "held_is_forgotten",
-    /// Fires that have a row are planned again, also as parts of spans of missed fires.
+    /// Fires that already have a row are planned again, alone or within a span of missed fires.
     SpanOverRow = "span_over_row",
     /// A maintenance window that has ended is treated as if it had never existed.
     EndedWindowsForgotten = "ended_windows_forgotten",

@@ -77,7 +77,7 @@ pub const TRANSACTIONS: &[&str] = &[
     "write_report",
 ];
 
-/// The other failpoints of a server, in the order in which a run passes them.
+/// The other failpoints of a server, roughly in the order in which a server and its runs reach them.
 pub const SERVER: &[Point] = &[
     Point { name: "migrate.begun", description: "the schema is locked, and has not changed yet" },
     Point { name: "next_migration.begun", description: "a migration is applied, but the next one is not" },

@@ -12,7 +12,8 @@ use crate::args::{Arg, Args};
 pub(crate) fn check(args: &Args, name: &str, function_span: Span) -> syn::Result<()> {
     let mut errors = ErrorList(None);
     for arg in &args.0 {
-        // Each argument is read alone first, so that an unreadable word or length is reported at this argument.
+        // Each argument is first read without the arguments of other fields, so that a value that cannot be parsed is
+        // reported at this argument.
         if let Err(error) = read_spec(document(with_args_of_same_field(arg, args), name)) {
             errors.add(arg.span, error);
         }

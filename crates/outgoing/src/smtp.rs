@@ -201,7 +201,7 @@ async fn send_message(
     Ok(AcceptedMail { status: i32::from(u16::from(response.code())), refused: refusal_texts.collect() })
 }
 
-/// The extensions of SMTP that a message needs.
+/// The parameters of `MAIL FROM` for the SMTP extensions that a message needs; an error if the server lacks one of them.
 fn mail_parameters(
     connection: &AsyncSmtpConnection,
     envelope: &Envelope,

@@ -10,8 +10,8 @@ pub use refusal::Refusal;
 
 /// The version of the protocol that this crate implements: executors send it in their hello, servers in their welcome.
 ///
-/// It rises when a side must not talk to a peer that lacks a feature. Executors from version 1 on answer a fence, by
-/// which a server announces that a lease has ended.
+/// It rises when a side must not talk to a peer that lacks a feature. Since version 1, executors answer a fence: the
+/// message with which a server announces that a lease has ended.
 pub const PROTOCOL: u32 = 1;
 
 /// The largest message that a server accepts from an executor, in encoded bytes.

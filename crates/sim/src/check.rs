@@ -1,4 +1,4 @@
-//! The rules: they compare what really happened with the ledger. Each complaint begins with the name of the broken
+//! The rules, which compare what really happened with the ledger. Each complaint begins with the name of the broken
 //! rule.
 
 mod facts;

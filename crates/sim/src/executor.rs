@@ -153,7 +153,7 @@ impl ExecutorHost {
         }
         let sweeper = Arc::clone(&executor);
         executor.spawn(async move { sweeper.sweep().await });
-        // A server whose clock stepped back sends due runs with a delay, also if no run is sent ahead.
+        // Needed even if no run is sent ahead: a server whose clock stepped back sends due runs with a delay.
         let starter = Arc::clone(&executor);
         executor.spawn(async move { starter.begin_due_loop().await });
         let reporter = Arc::clone(&executor);
@@ -331,7 +331,7 @@ impl Executor {
         }
     }
 
-    /// Opens a stream. Returns it with the number of silences before it.
+    /// Opens a stream, and returns it with the number of silences before it. `None` if the node already has one.
     fn open_link(
         self: &Arc<Self>,
         welcome: &v1::Welcome,

@@ -24,7 +24,7 @@ use crate::world::World;
 const LENGTH: Duration = Duration::from_secs(25);
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(15);
 /// L1: how long after its queue time a run may take to begin or to get its verdict. In this time, a scan takes the run
-/// up, and a round ends it.
+/// up, and the server's search for expired runs ends it.
 const VERDICT_WITHIN: Duration = Duration::from_secs(4);
 /// L2: how late a healthy job may be next to sick jobs. If memory is scarce, its runs wait for its own handlers and for
 /// a scan.

@@ -86,7 +86,7 @@ async fn run_world(seed: u64, options: Options) -> Outcome {
     outcome
 }
 
-/// Notes the pumps that begin once and end when they are dry: they would not execute rows that arrive later.
+/// Records the pumps that begin only once and end on their own: they would not execute rows that arrive later.
 async fn note_jobs_without_arrivals(world: &World, names: &[String]) {
     for name in names {
         let Ok(Some(record)) = world.store.job(NAMESPACE, name).await else { continue };

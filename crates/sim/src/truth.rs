@@ -89,11 +89,11 @@ pub(crate) struct Truth {
     pub(crate) verdicts: BTreeMap<RunId, (RunStatus, Option<Reason>, i32)>,
     /// Runs whose provisional verdict was replaced by a late result. What followed from the first verdict stays.
     pub(crate) corrected_runs: BTreeSet<RunId>,
-    /// Leases that were fenced, by their node and epoch, each with when it was fenced, in milliseconds since the world began, and the number of
-    /// the node in the world that fenced it.
+    /// Leases that were fenced, by node and epoch. For each, when it was fenced, in milliseconds since the world began, and the number of its
+    /// fencer in the world.
     pub(crate) fenced_leases: BTreeMap<(NodeId, i64), (u64, usize)>,
-    /// When the adoption of a lease had taken so long that another node than the one that had fenced it took over some of its runs, for the first
-    /// time; in milliseconds since the world began. The node that fenced the lease counts the limits that jobs share, and does not know of these runs.
+    /// When a node other than the fencer of a lease first took over some of its runs, because the adoption had taken too long; in milliseconds
+    /// since the world began. The fencer counts the limits that jobs share, and does not know these runs.
     pub(crate) split_adoption_ms: Option<u64>,
     /// Maintenance windows, with their final ends.
     pub(crate) windows: Vec<MaintenanceWindow>,

@@ -104,7 +104,7 @@ pub(crate) async fn record_adoption(world: &World, caller_index: usize, rows_bef
     let is_split = moved_owners.any(|(old_lease, owner)| {
         let fenced_lease =
             truth.fenced_leases.range((old_lease.node, old_lease.epoch)..=(old_lease.node, i64::MAX)).next();
-        // The clocks of hosts drift.
+        // The clocks of hosts drift, so a host may count two leases as passed some milliseconds early.
         let is_long_ago = |fenced_ms: u64| u128::from(world.elapsed_ms() - fenced_ms) + 10 >= LEASE.as_millis() * 2;
         // A node that takes over a fencer gets the limits of the leases that it has fenced.
         let has_limits = rows_after.fencers.get(&old_lease.node) == Some(&owner);

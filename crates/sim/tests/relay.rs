@@ -1,5 +1,5 @@
-//! A server takes over the runs of a dead one, whose executors never reach it. It calls the roll through another
-//! server.
+//! A server takes over the runs of a dead server, but the executors of these runs never reach it. Its roll call goes
+//! through a third server.
 
 #![cfg(test)]
 

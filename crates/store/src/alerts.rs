@@ -1,7 +1,7 @@
 //! Alert rules, their incidents and silences, and the runs that rules have not evaluated yet.
 //!
-//! The transaction that stores the verdict of a failed or skipped run also inserts an event, if an enabled rule of the run's namespace is
-//! about events. The decisions of rules are written in one transaction: incidents, messages, the evaluated events, and when each rule is
+//! The transaction that stores the verdict of a failed or skipped run also inserts an event, if an enabled rule of the run's namespace
+//! evaluates events. The decisions of rules are written in one transaction: incidents, messages, the evaluated events, and when each rule is
 //! evaluated next. The transaction names the version of the namespace's alerts that the decisions are based on; if that version is
 //! outdated, nothing is written.
 
@@ -43,9 +43,9 @@ pub struct RuleRecord {
     pub created_at: Timestamp,
     /// When it was last saved.
     pub updated_at: Timestamp,
-    /// When it is evaluated next.
+    /// When it is evaluated next; `None` for never.
     pub check_at: Option<Timestamp>,
-    /// How far the current evaluation has come.
+    /// How far the current evaluation has come; `None` if none is in progress.
     pub progress: Option<RuleProgress>,
 }
 
@@ -254,7 +254,7 @@ pub struct RuleCheck {
     pub rule: AlertRuleId,
     /// `None` for never.
     pub at: Option<Timestamp>,
-    /// How far the current evaluation has come.
+    /// How far the current evaluation has come; `None` if none is in progress.
     pub progress: Option<RuleProgress>,
 }
 

@@ -129,7 +129,7 @@ pub struct PinnedCalendar {
 pub struct Declared {
     /// The definition in the code.
     pub spec: JobSpec,
-    /// When code last declared something new for it.
+    /// When the declaration last changed.
     pub declared_at: Timestamp,
     /// Since when no code of the app declares it; `None` while some code does.
     pub undeclared_at: Option<Timestamp>,

@@ -35,8 +35,8 @@ pub struct Node {
     /// Whether another node has fenced its last lease. A fenced node is dead, even if the clock has stepped back to before the end of that
     /// lease.
     pub is_fenced: bool,
-    /// The node that fenced that lease, and so became the home of its limits; once that node has died and was taken over, the node that took
-    /// it over. `None` if the lease is not fenced, or if a server of an earlier version fenced it, which does not record itself here.
+    /// The home of the limits of that lease: the node that fenced it, or the node that has since taken over the fencer. `None` if the lease
+    /// is not fenced, or if a server of an earlier version fenced it, because such a server does not store its id here.
     pub fenced_by: Option<NodeId>,
     /// Where executors reach it.
     pub advertise_url: Option<String>,
@@ -360,9 +360,9 @@ pub trait Executors {
     async fn sessions(&self, since: Timestamp) -> Result<Vec<Session>>;
 
     /// The sessions on which something may have been sent since `since`. A node has heard the executor on such a session since then, or the
-    /// session has ended since then, or it is open under a lease that ends after `since`. In the last two cases, `last_seen_at` is the end
-    /// of the session or of the lease. If the database's clock has stepped ahead, the last recorded beat can look older than the last
-    /// trigger that was sent.
+    /// session has ended since then, or it is open under a lease that ends after `since`. The `last_seen_at` of each session is the
+    /// latest of these instants, because the last recorded beat alone can look older than the last trigger that was sent if the database's
+    /// clock has stepped ahead.
     async fn sessions_that_may_have_carried(&self, since: Timestamp) -> Result<Vec<Session>>;
 
     /// The executors of a namespace seen since `since`, sorted by app and name.

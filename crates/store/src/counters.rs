@@ -1,6 +1,6 @@
 //! What a database counts about its own work, for measurements: the bytes of its log, the rows of its tables, and their sizes.
 //!
-//! Each database counts something else. A count that a database does not have is `None`.
+//! The databases have different counts. A count that a database does not have is `None`.
 
 use std::collections::BTreeMap;
 
@@ -66,7 +66,7 @@ impl RowCounts {
         Self { changed, inserted, updated, hot_updated: None, deleted }
     }
 
-    /// The sum over some tables; nothing is known without tables.
+    /// The sum over these tables; every count is `None` if there are no tables.
     pub(crate) fn sum(tables: &BTreeMap<String, TableCounts>) -> Self {
         let sum = |a: Self, b: Self| Self {
             changed: add(a.changed, b.changed),
@@ -86,8 +86,8 @@ fn add(a: Option<u64>, b: Option<u64>) -> Option<u64> {
 /// The counts in the status variables of MySQL or MariaDB, by name in lower case.
 ///
 /// The position in the redo log counts each byte once, however often it is written. Older servers count only the bytes that were written.
-/// MariaDB no longer counts the rows of `InnoDB`, but those of all storage engines. There these do not include temporary tables; in MySQL
-/// they do.
+/// MariaDB no longer counts the rows of `InnoDB`, but those of all storage engines. These counts leave out temporary tables in MariaDB, and
+/// include them in MySQL.
 pub(crate) fn status_counts(values: &BTreeMap<String, u64>) -> DatabaseCounts {
     let first_of = |names: &[&str]| names.iter().find_map(|name| values.get(*name).copied());
     let rows = RowCounts::new(

@@ -7,7 +7,7 @@ use sqlx::mysql::MySqlDatabaseError;
 /// The result of the store's methods.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
-/// A statement or transaction failed; none of its changes are kept, unless [`StoreError::is_outcome_unknown`].
+/// A statement or transaction failed. Its changes are not kept, but may be if [`StoreError::is_outcome_unknown`].
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The database did not answer, or answered that it cannot serve the call now. The same call may succeed later.
@@ -53,7 +53,7 @@ impl StoreError {
         matches!(self, Self::Unavailable { .. })
     }
 
-    /// Whether the connection broke before the answer came, or may have: the changes may have been committed.
+    /// Whether the connection broke, or may have broken, before the answer arrived. The changes may then have been committed.
     #[must_use]
     pub fn is_outcome_unknown(&self) -> bool {
         let Self::Unavailable { source, .. } = self else { return false };

@@ -28,7 +28,7 @@ pub struct JoinRequest {
     pub may_take_over: bool,
     /// The lease of this name that the caller has held until now. The caller may take the next lease before this one has ended.
     pub held: Option<LeaseToken>,
-    /// How long the caller has got the answer [`Join::BeingTakenOver`], by its own clock, because the database's clock may step.
+    /// How long the answer has been [`Join::BeingTakenOver`], by the caller's own clock, because the database's clock may step.
     pub waited_for_takeover: Duration,
 }
 
@@ -97,8 +97,8 @@ impl JoinRequest {
 }
 
 /// The end to store for a lease: `until`, or a millisecond earlier if `until` equals `prior`, the end of the earlier leases. Equal ends in
-/// a node's row mean that the node is fenced. Without this difference they could also be equal because the clock has stepped back. The
-/// earlier end makes no run count as unsent, because the later of the two ends decides that, which is then `prior`.
+/// a node's row mean that the node is fenced. Without this difference they could also be equal because the clock has stepped back. No
+/// run counts as unsent because of the earlier end: the later of the two ends decides that, and it is `prior`.
 pub(crate) fn distinct_end(until: Timestamp, prior: Timestamp) -> Timestamp {
     if until == prior { until - Duration::from_millis(1) } else { until }
 }

@@ -33,7 +33,7 @@ pub struct PumpJob {
 pub struct ChangedItems {
     /// Number of changes that were made.
     pub applied_count: u64,
-    /// The node is not the home of the job, or its lease is not valid: nothing was changed.
+    /// Whether nothing was changed, because the node is not the home of the job or its lease is not valid.
     pub is_refused: bool,
 }
 

@@ -41,8 +41,8 @@ pub struct FailureMessage {
 }
 
 impl FailureMessage {
-    /// Whether `jobs` is final: it has all jobs, or it has [`MESSAGE_JOB_COUNT_MAX`] jobs with at least `unread_max` runs each. No job that
-    /// was not read has more than `unread_max` runs.
+    /// Whether `jobs` is final: it has all jobs, or it has [`MESSAGE_JOB_COUNT_MAX`] jobs with at least `unread_max` runs each. `unread_max`
+    /// is the maximum number of runs of a job that was not read.
     pub(crate) fn has_final_jobs(&self, unread_max: u64) -> bool {
         let job_count_max = usize::try_from(MESSAGE_JOB_COUNT_MAX).unwrap_or(usize::MAX);
         let is_whole = u64::try_from(self.jobs.len()).unwrap_or(u64::MAX) >= self.job_count;

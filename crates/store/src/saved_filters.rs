@@ -12,7 +12,8 @@ pub const SAVED_FILTER_COUNT_MAX: usize = 50;
 pub enum FilterOwner {
     /// A user.
     Account(AccountId),
-    /// A caller without an account, or whose token has fewer rights than its account: the first token in the line of its token.
+    /// A caller without an account, or whose token has fewer rights than its account: the [first token](crate::access::TokenRecord::line)
+    /// from which its token descends.
     Token(TokenId),
 }
 
@@ -51,7 +52,7 @@ pub trait SavedFilters {
     async fn saved_filters(&self, owner: FilterOwner) -> Result<Vec<SavedFilter>>;
 
     /// Saves a filter, or replaces the one with its name. `false` if the owner already has [`SAVED_FILTER_COUNT_MAX`] filters, or if
-    /// concurrent calls took each place that was tried.
+    /// concurrent calls took every free place that this call tried.
     async fn save_filter(&self, owner: FilterOwner, filter: &SavedFilter, now: Timestamp) -> Result<bool>;
 
     /// Deletes a filter; `false` if there is none with this name.

@@ -258,7 +258,7 @@ pub(crate) fn queued_to_drop(mut open_runs: Vec<Run>, reason: Reason, drops: Que
     open_runs.iter().filter(is_dropped).map(|run| run.id).collect()
 }
 
-/// An end of an attempt whose texts every database can store.
+/// The end of an attempt, with texts that every database can store.
 #[derive(Clone, Debug)]
 pub(crate) struct CleanEnd<'f> {
     pub(crate) end: &'f AttemptEnd,

@@ -58,7 +58,7 @@ pub trait Upkeep {
 /// Finds jobs that no scan sees although they should fire, and repairs them.
 #[async_trait]
 pub trait Heal {
-    /// Jobs that should fire but have no next fire, so that no scan sees them; at most `limit`. Among the jobs that wait for the end of a
+    /// Jobs that should fire but have no next fire, and are therefore seen by no scan; at most `limit`. Among the jobs that wait for the end of a
     /// run, one call checks some thousands, and the next call continues after them.
     async fn stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>>;
 

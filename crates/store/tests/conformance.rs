@@ -20,7 +20,7 @@ fn memory() -> MemStore {
     MemStore::new(Arc::new(move || Timestamp::from_millis(1_790_000_000_000 + elapsed())))
 }
 
-/// Other tests create and drop databases on the same server, so a statement may need longer than a server would allow it.
+/// Other tests create and drop databases on the same server, so a statement may need longer than the default timeout.
 fn patient(scratch: &Scratch) -> StoreConfig {
     StoreConfig { statement_timeout: Duration::from_secs(20), ..scratch.config() }
 }

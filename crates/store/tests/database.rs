@@ -52,11 +52,11 @@ use rondel_store::{
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
 use support::{Scratch, Server};
 
-/// Copies rows of `run` to `open_run`; a condition follows.
+/// The beginning of a statement that copies rows of `run` to `open_run`. The caller appends a condition.
 const COPY_OPEN_ROWS: &str = "INSERT INTO open_run (id, job_id, fire_at_ms, cause, shard_index, namespace_id, app_id, node_id, node_epoch, status, due_at_ms) \
      SELECT id, job_id, fire_at_ms, cause, shard_index, namespace_id, app_id, node_id, node_epoch, status, due_at_ms FROM run WHERE";
 
-/// A fresh database of each available kind, with direct access to it.
+/// A fresh database of one kind, with direct access to it.
 struct TestDatabase {
     config: StoreConfig,
     url: String,

@@ -232,7 +232,7 @@ pub(crate) fn cross_origin_problem(web: &Web) -> Problem {
     Problem::new(Code::CrossOrigin, detail)
 }
 
-/// The refusal of a request for a page that comes without a valid session.
+/// The refusal of a request for a page without a valid session.
 pub(crate) fn missing_session_problem() -> Problem {
     Problem::new(Code::Unauthenticated, "there is no session; sign in, or create a link with rondel sign-in-link")
 }
@@ -286,8 +286,8 @@ pub(crate) fn unauthenticated_problem() -> Problem {
         .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"rondel\""))
 }
 
-/// The value of the `Authorization` header, copied from the request before anything is awaited; `None` if it is missing or not text. A
-/// request with several such headers is refused: which of them counts would depend on the proxies in between.
+/// The value of the `Authorization` header; `None` if it is missing or not text. A request with several such headers is refused: which of
+/// them counts would depend on the proxies in between.
 pub(crate) fn authorization(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut header_values = headers.get_all(AUTHORIZATION).iter();
     let first_value = header_values.next();

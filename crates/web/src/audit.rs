@@ -85,7 +85,8 @@ impl AuditNote {
         self.changed_to(&serde_json::json!({"dry_run": true}));
     }
 
-    /// Marks the request as refused for the audit log, for a handler whose answer does not show the refusal.
+    /// Marks the request as refused for the audit log. Needed where the answer hides the refusal, such as a 404 for a job that the caller
+    /// may not see.
     pub(crate) fn mark_denied(&self) {
         self.fields().is_denied = true;
     }
@@ -187,8 +188,8 @@ fn log_failure(entry: &AuditEntry, error: &StoreError) {
     tracing::error!(target: "audit", actor, action, object, verdict, error, "an entry of the audit log could not be written");
 }
 
-/// The actions that are generated from the paths of console forms, each with the API action that the form performs. The log has the API
-/// action for both.
+/// The actions that are generated from the paths of console forms, each with the action of the API call that does the same. The audit log
+/// records the API's action for both.
 const ACTIONS_OF_FORMS: [(&str, &str); 26] = [
     ("account.sessions-end", "session.delete"),
     ("account.tokens", "token.create"),

@@ -52,8 +52,8 @@ pub(crate) struct Call<Q = ()> {
     is_namespace_in_query: bool,
 }
 
-/// A call that belongs to no namespace: about the caller, users, or the cluster. The gate's check of the permission is sufficient; a
-/// [`Call`] also needs a check for the app.
+/// A call that belongs to no namespace, such as one about users or the cluster. For it, the gate's check of the permission is sufficient;
+/// the handler of a [`Call`] must also check the app.
 #[derive(Debug)]
 pub(crate) struct GlobalCall<Q = ()> {
     pub(crate) web: Web,
@@ -199,7 +199,7 @@ impl<Q> Call<Q> {
         Ok(jobs.iter().filter(|job| !self.may_view(job.app())).map(|job| job.name().to_owned()).collect())
     }
 
-    /// The problem for an error, limited to what the caller may see: it does not name hidden jobs.
+    /// The problem for an error. It does not name jobs that the caller may not see.
     pub(crate) async fn job_problem(&self, error: JobError) -> Problem {
         match error {
             JobError::IsParent { children } => match self.hidden_jobs(&children).await {
@@ -286,7 +286,7 @@ impl<Q> Call<Q> {
         Ok(Some(apps.into_iter().filter(|app| visible_apps.contains(&app.id)).map(|app| app.name).collect()))
     }
 
-    /// Conceals the names of jobs that the caller may not see, in these runs.
+    /// Conceals in `runs` the names of jobs that the caller may not see.
     pub(crate) async fn conceal(&self, runs: &mut [Run]) -> Result<(), Problem> {
         Ok(self.engine().conceal(self.namespace.id, self.visible_apps().as_deref(), runs).await?)
     }

@@ -19,8 +19,8 @@ pub(crate) struct Caller {
     /// The account that owns the token or session; `None` if no account owns it.
     pub(crate) account: Option<AccountId>,
     pub(crate) token: Option<TokenId>,
-    /// The first token of the line to which the caller's token belongs; a line is a token with all its descendants. Limits count the
-    /// requests of a caller without an account by this line.
+    /// The line of the caller's token: a first token and all tokens created from it or its descendants. The first token's id identifies the
+    /// line. Requests of callers without an account are counted per line.
     pub(crate) line: Option<TokenId>,
     pub(crate) session: Option<SessionId>,
     /// The hash of the session cookie, for checking again that the sign-in is still valid.
@@ -126,7 +126,7 @@ impl Caller {
         Actor { rights: &self.rights, account: self.account, is_token: self.token.is_some() }
     }
 
-    /// The token that is recorded as the maker of the caller's new tokens and links: they end with that token. `None` if no token is
+    /// The token that is recorded as the creator of the caller's new tokens and links: when it ends, they end too. `None` if no token is
     /// involved.
     pub(crate) fn minting_token(&self) -> Option<TokenId> {
         self.token.or(self.minted_by)

@@ -23,7 +23,8 @@ pub(crate) fn session(headers: &HeaderMap, is_tls: bool) -> Option<&str> {
     read(headers, session_name(is_tls))
 }
 
-/// Sets the session cookie. An empty value with a lifetime of zero removes it.
+/// The `Set-Cookie` header for the session cookie; `None` if `value` is not valid in a header. An empty value with a lifetime of zero
+/// removes the cookie.
 pub(crate) fn set_session(value: &str, lifetime: Duration, is_tls: bool) -> Option<HeaderValue> {
     guarded_cookie(session_name(is_tls), value, lifetime, is_tls)
 }
@@ -38,7 +39,7 @@ pub(crate) fn oidc_sign_in(headers: &HeaderMap, is_tls: bool) -> Option<&str> {
     read(headers, oidc_sign_in_name(is_tls))
 }
 
-/// Sets the cookie of a pending sign-in. An empty value with a lifetime of zero removes it.
+/// Like [`set_session`], for the cookie of a pending sign-in.
 pub(crate) fn set_oidc_sign_in(value: &str, lifetime: Duration, is_tls: bool) -> Option<HeaderValue> {
     guarded_cookie(oidc_sign_in_name(is_tls), value, lifetime, is_tls)
 }
@@ -48,7 +49,7 @@ fn guarded_cookie(name: &str, value: &str, lifetime: Duration, is_tls: bool) -> 
     HeaderValue::from_str(&format!("{name}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax{secure}")).ok()
 }
 
-/// Sets the cookie of a preference. The value must be a plain word.
+/// The `Set-Cookie` header for a preference. The value must be a plain word.
 pub(crate) fn set_preference(name: &str, value: &str, is_tls: bool) -> Option<HeaderValue> {
     let age = PREFERENCE_LIFETIME.as_secs();
     let secure_flag = if is_tls { "; Secure" } else { "" };

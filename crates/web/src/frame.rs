@@ -1,4 +1,4 @@
-//! The outermost layer around every request: adds an id, one log line, headers, and the body of a problem.
+//! The outermost layer around every request except gRPC calls: adds an id, one log line, headers, and the body of a problem.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     let namespace = pages::own_namespace::own_namespace_of(&request);
     let zones = Zones::new(request.headers());
     request.extensions_mut().insert(RequestId(request_id.clone()));
-    // Probes are frequent and cause no work, so they have no span.
+    // Probes and reads of the metrics are frequent and of no interest in a trace, so they have no span.
     let (span, trace) = match is_probe(&path) {
         true => (Span::none(), Trace(None)),
         false => trace::begin(&request_id, &method, request.headers()),
@@ -125,8 +125,8 @@ impl RequestLine<'_> {
     }
 }
 
-/// Logs how many refused requests of the last minute got no log line of their own, by client and status. Does nothing until the minute is
-/// over.
+/// Logs how many refused requests of the last minute got no log line of their own, by client and status. Does nothing until the minute has
+/// ended.
 fn report_unlogged(web: &Web) {
     for UnloggedRequests { client, status, count } in web.refused_lines.take_unlogged() {
         let client = client.map_or_else(|| "several".to_owned(), |address| address.to_string());

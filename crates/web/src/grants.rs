@@ -64,7 +64,7 @@ pub(crate) async fn read_grants_of_user(
 /// The field of a grant that is refused, and why.
 type Refusal = (&'static str, String);
 
-/// Resolves the names in a grant. The inner result is an error if the database cannot be read.
+/// Resolves the names in a grant. The outer error names the field that is refused; the inner error means that the database cannot be read.
 async fn read_grant(engine: &Engine, requested_grant: &GrantJson) -> Result<Result<Grant, Problem>, Refusal> {
     let Some(namespace) = &requested_grant.namespace else {
         if requested_grant.app.is_some() {

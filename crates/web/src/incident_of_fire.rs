@@ -70,7 +70,7 @@ async fn find<Q>(
     fire_and_run: (Option<UnsuccessfulFire>, Option<RunId>),
 ) -> Result<Option<IncidentRef>, Problem> {
     let namespace = call.namespace.id;
-    // The job may have belonged to an app that the caller may not see.
+    // An incident from the time when the job belonged to another app stays hidden from callers who may not see that app.
     let visible_app_names = call.visible_app_names().await?;
     let visible_app_names = visible_app_names.as_deref();
     let query = IncidentQuery {

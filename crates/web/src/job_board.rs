@@ -54,7 +54,7 @@ pub(crate) struct BoardEntry {
     pub(crate) is_shadow: bool,
     /// Whether some fires of the job are in shadow mode: because the job is, or because it was up to an instant.
     pub(crate) has_shadows: bool,
-    /// Whether it has schedules, and none of them follows other jobs.
+    /// Whether the job has schedules, none of which follows other jobs.
     pub(crate) fires_by_time: bool,
     pub(crate) labels: Labels,
 }
@@ -148,7 +148,7 @@ impl JobBoards {
         Ok(board)
     }
 
-    /// Like `board`. If the filter asks for states of jobs, the board has the activity of all jobs, read within [`HEALTH_PERIOD`].
+    /// Like `board`. If the filter asks for states of jobs, the board has the activity of all jobs, read at most [`HEALTH_PERIOD`] ago.
     pub(crate) async fn board_for(
         &self,
         engine: &Engine,

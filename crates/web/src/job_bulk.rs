@@ -118,11 +118,11 @@ impl BulkJobAction {
 #[derive(Debug)]
 pub(crate) struct SelectedJobs {
     pub(crate) names: Vec<String>,
-    /// Whether more jobs match than one request can change.
+    /// Whether further jobs match that the action would change.
     pub(crate) has_more: bool,
     /// The name after which the next request continues, whatever the outcome for the jobs of this request; `None` if no more jobs match.
     pub(crate) next_after: Option<String>,
-    /// A problem for each given name that no job has that the caller may see.
+    /// A problem for each given name without a job that the caller may see.
     pub(crate) missing_jobs: Vec<JobProblem>,
 }
 
@@ -200,8 +200,8 @@ pub(crate) struct BulkJobsOutcome {
     pub(crate) problems: Vec<JobProblem>,
 }
 
-/// How long one request may begin actions on further jobs or runs. This time ends before the timeout of the request, at which the answer
-/// that lists the outcomes would be lost.
+/// How long after its start a bulk request may begin further actions. This is less than the timeout of the request, since a timeout would
+/// lose the answer with the outcomes.
 pub(crate) fn action_timeout<Q>(call: &Call<Q>) -> Duration {
     call.web.config.request_timeout * 2 / 3
 }

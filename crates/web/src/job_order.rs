@@ -43,8 +43,8 @@ struct CachedRanks {
 }
 
 impl JobRanks {
-    /// Sorts jobs that are already in the order of their names by next fire or by duration; for other orders, leaves them as they are. Jobs
-    /// without a sort key come last.
+    /// Sorts jobs by next fire or by duration; they must already be in the order of their names. For other orders, leaves them as they are.
+    /// Jobs without a sort key come last.
     pub(crate) async fn sort(
         &self,
         engine: &Engine,

@@ -217,8 +217,8 @@ fn digest(parts: &[&[u8]]) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// An answer, and the parts of it that are stored. Refusals are not stored: nothing was done, so the client may correct the call and repeat it.
-/// Server errors and answers that are too long are not stored either.
+/// Returns an answer, and the copy of it to store. Refusals are not stored: nothing was done, so the client may correct the call and repeat
+/// it. Server errors and answers that are too long are not stored either.
 async fn with_stored_answer(response: Response) -> (Response, Option<StoredAnswer>) {
     if !response.status().is_success() {
         return (response, None);

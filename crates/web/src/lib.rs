@@ -1,9 +1,10 @@
 //! The HTTP interface: the REST API, the health checks, the console's pages, and the one port that they share with gRPC.
 //!
-//! - [`app()`] builds a router from an engine, [`serve()`] runs it on a listener; `tls` adds certificates;
+//! - [`app()`] builds a router from an engine, [`serve()`] runs it on a listener; `preface` detects HTTP/2, `tls` adds certificates;
 //! - `state` is the state that all handlers share;
 //! - `routes` builds routes, each with a declared access, and `route_info` describes them; `access` checks the caller (`caller`) before
-//!   anything else is read; `frame` is the outermost layer of every request, with its id and its log line;
+//!   anything else is read; `recheck` checks callers of streams again; `unread` refuses inputs that a route does not read; `frame` is the
+//!   outermost layer, with the request's id and its log line, and `refused_lines` limits the lines about refusals;
 //! - `rate` applies the rate limit of callers, `keyed` runs a call with an idempotency key only once;
 //! - `limits` has the limits for one client and for all: `peers` applies those of connections, `load` those of requests; `permits` counts
 //!   what requests occupy; `sending_body` releases the permits of a request when the client has read its answer; `drain` reads bodies of
@@ -13,10 +14,12 @@
 //!   `cookies`, `origin` and `redirect` serve the sign-in;
 //! - `trace` is the span of a request;
 //! - `call`, `path`, `query`, `body`, `etag` and `cursor` read requests; `answer` writes JSON; `run_filter` and `job_filter` apply
-//!   filters; `job_board` caches the facts that jobs are filtered by; `run_bulk` and `job_bulk` act on many objects in one request;
+//!   filters; `job_board` caches the facts that jobs are filtered by; `job_order` sorts jobs, `job_states` reads their states;
+//!   `run_bulk` and `job_bulk` act on many objects in one request; `read_again` repeats a read after a change;
 //!   `shown_runs`, `parent_params` and `named_jobs` decide what a caller may see of runs; `pump_view` reads the items and groups of a
 //!   pump job; `problem` is the one format of every error;
-//! - `openapi` describes the API to programs, `parameter` the parameters in it;
+//! - `report` computes reports, `overview` the data of charts, and `incident_of_fire` finds the alert of a fire;
+//! - `openapi` describes the API to programs, `parameter` the parameters in it, and `code` has the codes of errors;
 //! - [`yaml`] reads and writes definitions in the format of users' files;
 //! - `api` has the endpoints, one file for each noun; `health` and `pages` have the routes outside of the API.
 //!

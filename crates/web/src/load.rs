@@ -67,8 +67,8 @@ fn has_credentials(headers: &HeaderMap) -> bool {
     headers.contains_key(AUTHORIZATION) || headers.contains_key(COOKIE)
 }
 
-/// Layer around every request: takes a share of the limit for its address, and sets a timeout until the answer begins. Probes take no
-/// share.
+/// Layer around every request except gRPC calls: takes a share of the limit for its address, and sets a timeout until the answer begins.
+/// Probes take no share.
 pub(crate) async fn limit_requests(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     let request_share = RequestShare::default();
     if !is_probe(request.uri().path()) {

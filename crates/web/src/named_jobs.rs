@@ -1,4 +1,4 @@
-//! Conceals names of jobs in messages of runs that alerts and reports repeat, for callers who may not see these jobs.
+//! Conceals the names of jobs that the caller may not see, in messages of runs that alerts and reports quote.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::problem::Problem;
 /// Stands for a number in the messages of reports, since a report joins messages that differ only in numbers. No name of a job contains it.
 const NUMBER_PLACEHOLDER: char = '#';
 
-/// Conceals the names of jobs that the caller may not see, in these messages.
+/// Conceals in `messages` the names of jobs that the caller may not see.
 pub(crate) async fn conceal_names<Q>(call: &Call<Q>, messages: Vec<&mut String>) -> Result<(), Problem> {
     if call.visible_apps().is_none() {
         return Ok(());

@@ -14,7 +14,7 @@ pub(crate) struct Permits {
     pub(crate) requests: Arc<Semaphore>,
     /// The part of `requests` that unauthenticated requests may take.
     pub(crate) unauthenticated: Arc<Semaphore>,
-    /// Requests by address, and whether they have credentials. Requests with and without credentials are counted separately.
+    /// Requests by address, counted separately with (`true`) and without credentials.
     pub(crate) by_address: Tally<(IpAddr, bool)>,
     pub(crate) by_caller: Tally<CallerKey>,
     /// Unauthenticated requests whose bodies have not arrived, by address.

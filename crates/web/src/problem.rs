@@ -228,7 +228,7 @@ impl Problem {
 }
 
 impl Problem {
-    /// What was read, or an empty list if this server cannot read all of it. Used for a part of a page whose failure must not hide the
+    /// The list that was read, or an empty list if this server cannot read all of it. For a part of a page whose failure must not hide the
     /// other parts.
     pub(crate) fn unless_unreadable<T, E: Into<Self>>(result: Result<Vec<T>, E>) -> Result<Vec<T>, Self> {
         let result: Result<Vec<T>, Self> = result.map_err(Into::into);
@@ -238,7 +238,7 @@ impl Problem {
         }
     }
 
-    /// The problem of changing or deleting a job from which others follow. It names those that the caller may see, and counts the others.
+    /// The problem of changing or deleting a job that other jobs follow. It names those that the caller may see, and counts the others.
     pub(crate) fn of_parent_job(visible_children: &[&str], hidden_count: usize) -> Self {
         let mut jobs: Vec<String> = visible_children.iter().map(|name| (*name).to_owned()).collect();
         jobs.extend((hidden_count > 0).then(|| format!("{hidden_count} in apps that you may not see")));

@@ -21,8 +21,8 @@ const SEARCHED_ROOT_COUNT: u32 = 8;
 /// The current state of a pump job.
 #[derive(Debug)]
 pub(crate) struct PumpView {
-    /// The oldest open root run with groups, else the oldest open root run, else the newest one, among the newest [`SEARCHED_ROOT_COUNT`]
-    /// that the caller may see; `None` if there is none.
+    /// The oldest open root run with groups, else the oldest open root run, else the newest one. Chosen from those of the newest
+    /// [`SEARCHED_ROOT_COUNT`] root runs that the caller may see; `None` if there is none.
     pub(crate) root: Option<RootView>,
     /// The groups of the root run, in the order of their indexes.
     pub(crate) groups: Vec<GroupView>,

@@ -6,9 +6,9 @@ use tokio::time::Instant;
 
 use crate::problem::{Code, Problem};
 
-/// How long a read is repeated: longer than a request may take. The timeout for requests is the one deadline of a call, for storing and for
-/// reading; its answer states that the call may have taken effect. A call with an idempotency key continues after that timeout: an error
-/// would free the key, so that a repeated call would be carried out a second time.
+/// How long a read is repeated. This is longer than the timeout of a request, so a call normally ends by that timeout, whose answer states
+/// that the call may have taken effect. A call with an idempotency key continues after the timeout: an error would free its key, and a
+/// repeated call would be carried out a second time.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 /// The pause before each further try.
 const RETRY_DELAY: Duration = Duration::from_millis(500);

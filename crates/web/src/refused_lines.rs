@@ -55,8 +55,9 @@ impl RefusalCounts {
     }
 }
 
-/// Whether the number of log lines for such an answer is limited. Unauthenticated clients, and callers beyond their limits, can send as
-/// many requests as the network carries. Other failures of the server are always logged.
+/// Whether the log lines for answers with this status to this caller are limited; `caller` is empty for an unauthenticated client.
+/// Unauthenticated clients, and callers beyond their limits, can send as many requests as the network carries. Other failures of the server
+/// are always logged.
 pub(crate) fn has_line_limit(status: StatusCode, caller: &str) -> bool {
     let is_overload = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
     // A 303 is a redirect to the sign-in page.

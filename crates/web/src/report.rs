@@ -31,7 +31,7 @@ const LIMIT_MAX: u32 = 500;
 const FILE_ROW_COUNT_MAX: usize = 50_000;
 /// Maximum number of failure messages in a report.
 const FAILURE_COUNT_MAX: u32 = 20;
-/// Maximum number of jobs that one report reads while searching for those that the caller may see or that have the label.
+/// Maximum number of jobs that one report reads to find those that the caller may see, or those with the label.
 const EXAMINED_JOB_COUNT_MAX: usize = 10_000;
 /// How many jobs are read at a time.
 const JOB_BATCH_COUNT: u32 = 500;
@@ -129,8 +129,8 @@ pub(crate) struct Report {
 #[derive(Debug, Default)]
 struct ReportGroups {
     groups: Vec<Group>,
-    /// The owners of the points in the total, each with the instant from which its points count. `None` if the total is the sum of the
-    /// groups.
+    /// The namespace, apps or jobs whose points are summed in the total, each with the instant from which its points count. `None` if the
+    /// total is the sum of the groups.
     total_owners: Option<(PointKind, Vec<(i64, Timestamp)>)>,
     /// The jobs whose failures are counted; `None` for all jobs of the apps.
     jobs: Option<Vec<JobId>>,
@@ -138,7 +138,7 @@ struct ReportGroups {
     next_cursor: Option<String>,
 }
 
-/// Computes a report about what the caller may see.
+/// Computes a report about the runs that the caller may see.
 pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Result<Report, Problem> {
     let range = range(query, call.engine().now())?;
     let point_kind = match (query.group_by, call.visible_apps()) {

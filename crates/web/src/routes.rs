@@ -95,7 +95,7 @@ impl Routes {
 
     methods! { get = GET, post = POST, put = PUT, patch = PATCH, delete = DELETE }
 
-    /// Adds a `GET` route outside of the API and its document, for tokens with this permission.
+    /// Adds a `GET` route that is not part of the API or its document, for tokens with this permission.
     pub(crate) fn get_outside_api<H, T>(self, path: &'static str, permission: Permission, handler: H) -> Self
     where
         H: Handler<T, Web>,

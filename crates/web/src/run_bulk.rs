@@ -44,7 +44,7 @@ pub(crate) struct SelectedRuns {
     /// How many of the selected runs have a status to which the action does not apply. For example, a cancel does not apply to an ended
     /// run.
     pub(crate) left_out_count: usize,
-    /// Whether more runs match than one request can change.
+    /// Whether further runs may match, because one request cannot change them all or because the search stopped early.
     pub(crate) has_more: bool,
     /// The run after which the next request continues, whatever the outcome for these runs; `None` if no request can continue.
     pub(crate) next_after: Option<RunId>,

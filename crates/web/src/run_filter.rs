@@ -92,7 +92,7 @@ pub(crate) struct SearchedPage {
     pub(crate) runs: Vec<Run>,
     pub(crate) previous_position: Option<RunPosition>,
     pub(crate) next_position: Option<RunPosition>,
-    /// When the oldest run that was searched was created, if older runs were not searched.
+    /// When the oldest searched run was created; `None` if no older runs were left out.
     pub(crate) searched_to: Option<Timestamp>,
 }
 

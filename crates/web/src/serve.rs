@@ -114,8 +114,8 @@ pub async fn serve_on(listener: TcpListener, port: Port, app: Router, shutdown: 
 
 type AcceptedConnection = (TcpStream, SocketAddr, OpenConnection);
 
-/// Accepts the next connection. If there is no room for it, it is closed immediately and `None` is returned, so that later connections do
-/// not wait behind it. An error of `accept` concerns only one connection or is temporary.
+/// Accepts the next connection. Without room for it, closes it immediately, so that later connections do not wait behind it, and returns
+/// `None`. The same is returned for an error of `accept`, which concerns only one connection or is temporary.
 async fn accept(listener: &TcpListener, peers: &Arc<Peers>) -> Option<AcceptedConnection> {
     match listener.accept().await {
         Ok((stream, peer)) => Some((stream, peer, peers.admit(peer.ip())?)),

@@ -140,8 +140,8 @@ pub(crate) fn take_heavy_work_share(web: &Web, work: HeavyWork, caller: CallerKe
     Ok(HeavyWorkShare { _caller_share: caller_share, _server_share: server_share })
 }
 
-/// Counts the bytes of an answer until its client has read it. If too many bytes are unread, the answer is replaced by a refusal, except
-/// for the answer to a change: that change was made.
+/// Counts the bytes of an answer until its client has read it. If too many bytes are unread, a refusal replaces the answer, unless it
+/// reports a change that was made.
 pub(crate) fn count_answer(web: &Web, caller: CallerKey, is_change: bool, mut response: Response) -> Response {
     let len = response.body().size_hint().exact().and_then(|len| usize::try_from(len).ok()).unwrap_or_default();
     if len < COUNTED_ANSWER_LEN_MIN {

@@ -87,7 +87,7 @@ pub(crate) struct Web {
     pub(crate) refused_lines: RefusedLines,
     pub(crate) boards: Arc<JobBoards>,
     pub(crate) ranks: Arc<JobRanks>,
-    /// The API as a document.
+    /// Returns the OpenAPI document.
     pub(crate) document: fn() -> &'static str,
 }
 

@@ -70,7 +70,7 @@ pub(crate) fn record_status(span: &Span, status: u16) {
     }
 }
 
-/// Returns the answer. A body that is produced while it is sent is then produced within the span.
+/// Wraps a body that is produced while it is sent, so that its pieces are produced within the span. Other bodies stay as they are.
 pub(crate) fn within_span(span: &Span, response: Response) -> Response {
     if response.body().size_hint().exact().is_some() {
         return response;

@@ -1,5 +1,5 @@
-//! Refuses a change with a body, or with a condition about a version (such as `If-Match`), that its route does not read. If the server
-//! ignored them, the change would not be the one that the caller asked for.
+//! Refuses a change if its route does not read the body, or a condition about a version (such as `If-Match`). If the server ignored them,
+//! the change would not be the one that the caller asked for.
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -13,7 +13,7 @@ use crate::call::quoted_input;
 use crate::openapi::HandlerInputs;
 use crate::problem::{Code, Problem};
 
-/// What a route reads from requests for a change.
+/// The inputs that a route reads from requests for a change.
 #[derive(Clone, Debug)]
 pub(crate) struct ReadInputs {
     has_body: bool,
@@ -59,7 +59,7 @@ impl ReadInputs {
     }
 }
 
-/// Layer around a change, inside its gate: the body has arrived.
+/// Layer around a change, inside its gate, which has already waited for the body.
 pub(crate) async fn refuse_unread(State(read_inputs): State<ReadInputs>, request: Request, next: Next) -> Response {
     if let Err(problem) = read_inputs.check_conditions(request.headers()) {
         return problem.into_response();

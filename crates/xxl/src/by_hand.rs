@@ -71,7 +71,7 @@ impl Beats {
         due_executors
     }
 
-    /// Whether the executor's last answer is still valid.
+    /// Whether the last answer that showed the executor as available is still valid.
     pub(crate) fn has_valid_answer(&self, id: ExecutorId, now: Instant) -> bool {
         self.0.get(&id).is_some_and(|beat| beat.is_available(now))
     }

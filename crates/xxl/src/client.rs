@@ -23,8 +23,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum size of an answer, in KiB; a log may be long.
 pub(crate) const ANSWER_KIB_MAX: u32 = 8 * 1024;
-/// Maximum number of concurrent calls to all executors. The executors of one app get at most half of it. Answers that arrive at the same
-/// time are stored in one transaction.
+/// Maximum number of concurrent calls to all executors. The executors of one app get at most half of it. A high number does not burden the
+/// database, because answers that arrive at the same time are stored in one transaction.
 const CALL_COUNT_MAX: usize = 512;
 
 /// Why a call has no usable answer.
@@ -85,7 +85,7 @@ impl Client {
         self.call(peer, "run", body, (RUN_TIMEOUT, begin_until)).await
     }
 
-    /// Makes another call, which must be safe to repeat.
+    /// Makes any call other than `/run`.
     pub(crate) async fn ask(&self, peer: &Peer, method: &str, body: Vec<u8>) -> Result<Answer, CallError> {
         self.call(peer, method, body, (CALL_TIMEOUT, None)).await
     }

@@ -90,7 +90,7 @@ fn next_line(sizes: &[ChunkSize]) -> i64 {
     last_size.map_or(1, |size| size.sequence - NUMBERED_BY_LINE + i64::try_from(size.line_count).unwrap_or_default())
 }
 
-/// Packs the lines of a message that does not fit into a result into chunks. They are errors unless the run succeeded.
+/// Packs the lines of a message that does not fit into a result. Their level is `error` unless the run succeeded.
 pub(crate) fn message_chunks(row: &XxlRun, lines: Vec<String>, at_ms: i64) -> Vec<LogChunk> {
     let level = if row.code == Some(wire::CODE_SUCCESS) { OUTPUT_LEVEL } else { END_MESSAGE_LEVEL };
     pack(row, (END_MESSAGE_SEQUENCE, level), lines, at_ms)

@@ -50,7 +50,7 @@ pub(crate) fn request(trigger: &Trigger, row: &XxlRun) -> Result<RunRequest, Str
 }
 
 /// Whether the parameters have the field `parents` as a server writes it: a run id and a status for each parent. A run that is
-/// repeated by hand has this field, too.
+/// repeated by hand has this field although its trigger is not `parent`.
 fn has_parents(params: &Value) -> bool {
     let is_parent_status = |parent: &Value| parent["run_id"].is_string() && parent["status"].is_string();
     let parents = params.get("parents").and_then(Value::as_object);

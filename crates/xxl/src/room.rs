@@ -1,4 +1,4 @@
-//! Room that all apps share, and of which each app gets only a part: slow executors of one app must not take all of it.
+//! Permits that all apps share. Each app gets only a part of them, so that slow executors of one app cannot take all of them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -1,4 +1,4 @@
-//! A cache of the apps of valid tokens, for a few seconds. However many executors present one token at the same time, it is looked up once.
+//! A cache of the apps of valid tokens, for a few seconds. A token that many executors present at the same time is looked up once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 /// How long a valid token stays cached.
 const CACHE_PERIOD: Duration = Duration::from_secs(5);
-/// Maximum number of tokens that are cached or being looked up. Beyond that, each call looks up its own.
+/// Maximum number of tokens that are cached or being looked up. Beyond that, each call looks up its token itself.
 const TOKEN_COUNT_MAX: usize = 1_000;
 
 #[derive(Debug)]

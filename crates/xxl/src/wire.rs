@@ -189,8 +189,8 @@ pub(crate) fn executor_answer(body: &[u8]) -> Result<Answer, String> {
     Ok(Answer { code: executor_code(code), message, payload: payload.cloned() })
 }
 
-/// Maximum number of lines of a log that are taken from one answer. If the text of a line is short, the line takes much more memory than
-/// its text.
+/// Maximum number of lines of a log that are taken from one answer. The limit on bytes does not suffice, because a short line takes much
+/// more memory than its text.
 const PAGE_LINE_COUNT_MAX: usize = 50_000;
 
 /// The answer of pyxxl if it has no log file.

@@ -15,7 +15,7 @@ use super::{is_long_form, print, sign_in};
 const EXITS: [&str; 8] =
     ["", "\">", "'>", "</title></textarea></style></select>", "</script>", "-->", "]]>", "</svg></math></template>"];
 
-/// What would appear if they succeeded: an element or attribute with the mark `data-hit`, which no page has.
+/// The markup that would appear if a text succeeded: an element or attribute with the mark `data-hit`, which no page has.
 const ENTRIES: [&str; 25] = [
     "<script data-hit>window.hit=1</script>",
     "<img data-hit src=x onerror=window.hit=1>",
@@ -55,7 +55,7 @@ const PARSE: &str = "Promise.all(PATHS.map(async path => { \
 /// The statuses for an address that contains a text: a filter or name may be refused, and the refusal shows it.
 const OF_ADDRESSES: [u16; 3] = [200, 404, 422];
 
-/// All texts in the long form, else a third of them: another third in each of three minutes. Each third has every exit and every entry.
+/// In the long form all texts, else a third of them, which the minute of the clock selects. Each third has every exit and every entry.
 fn texts(is_long: bool) -> Vec<String> {
     let all: Vec<String> = EXITS.iter().flat_map(|exit| ENTRIES.map(|entry| format!("{exit}{entry}"))).collect();
     assert_eq!(all.len(), 200);

@@ -114,7 +114,7 @@ impl MemoryUse {
     }
 }
 
-/// The memory of a process that is in use.
+/// The resident memory of a process.
 fn resident_kilobytes(process: u32) -> i64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();

@@ -11,7 +11,7 @@ use super::old_scheduler::observe_fires;
 pub(super) struct Screen {
     pub(super) name: &'static str,
     pub(super) path: String,
-    /// Whether it is one of those that are open all day.
+    /// Whether users keep this page open all day.
     pub(super) is_main: bool,
 }
 

@@ -1,5 +1,5 @@
-//! An OIDC provider: a small one with configurable faults. Every browser is signed in as the person that
-//! was set, without a prompt.
+//! A small OIDC provider with configurable faults. It signs every browser in as the person that the test has set,
+//! without a prompt.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

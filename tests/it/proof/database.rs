@@ -97,7 +97,7 @@ impl Postgres {
         self.process.as_mut().expect("it was started")
     }
 
-    /// Stops it and the processes that serve its connections: statements get no answer.
+    /// Stops PostgreSQL and the processes that serve its connections: statements get no answer.
     pub(super) fn freeze(&mut self) {
         self.process().signal(Signal::STOP);
         let postmaster = self.process().id().to_string();

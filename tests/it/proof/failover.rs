@@ -104,7 +104,7 @@ pub(super) fn place_of(cluster: &impl Cluster) -> String {
     format!("127.0.0.1:{}", cluster.port())
 }
 
-/// A proxy to that server, and the URL of the database through the proxy.
+/// A proxy to the server that takes the writes, and the URL of the database through the proxy.
 pub(super) async fn address_of(cluster: &impl Cluster) -> (Proxy, String) {
     let address = Proxy::start(&place_of(cluster)).await;
     let url = cluster.url().replace(&place_of(cluster), address.url.trim_start_matches("http://"));

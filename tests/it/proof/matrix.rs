@@ -103,7 +103,7 @@ const OF_THE_DEAF: &[&str] = &["hand_over"];
 const BY_CHANCE: &[&str] = &["free_jobs", "hand_over", "move_jobs"];
 /// Places that an executor reaches once for many runs: a quiet second has only a few of them.
 const BATCHED: &[&str] = &["executor.accepted", "executor.journaled", "executor.reported", "executor.acknowledged"];
-/// Gives jobs to a server that has returned.
+/// A claim strategy by which a server that has returned gets jobs again.
 const SHARED_OUT: [&str; 2] = ["--claim-strategy", "id_hash"];
 /// The app of an executor whose connection to the victim server may be cut.
 const FAR: &str = "far";
@@ -309,7 +309,7 @@ async fn load(api: &Api, is_cluster: bool) {
     }));
     if is_cluster {
         // Runs that the dead server may have sent stay open until their executor has reported its runs. These jobs fire seldom, so
-        // that not every death leaves such runs.
+        // that not every death leaves open runs.
         let far = |number| json!({"app": FAR, "schedule": seldom(number)});
         jobs.extend((0..8).map(|number| job(&format!("far-{number}"), json!({}), far(number))));
     }

@@ -82,7 +82,7 @@ const USER: Call = Call::admin(
     r#"{"name": "eve$N", "password": "first password of $N", "grants": [{"role": "viewer"}]}"#,
 )
 .keeping(&[("$UID", "/id")]);
-/// While no account may do everything, a server makes a link at its start.
+/// Creates an account with all rights. Without one, each start of the server creates a set-up link.
 const ADMIN: Call = Call::admin(
     "POST",
     "/api/v1/users",
@@ -236,7 +236,7 @@ const CHANGES: &[Change] = &[
     },
     Change {
         operation: "count_attempt",
-        // The first pass is for the address, the second one for the account, which has ten attempts.
+        // A sign-in reaches the place twice: for the limit of the address, and for that of the account, which allows ten attempts.
         passing: 2,
         before: &[
             USER,

@@ -12,7 +12,7 @@ use super::fixture::{Journal, Worker, create_mixed_jobs, judge_all, print, serve
 
 const LIMIT: Duration = Duration::from_secs(60);
 const JOB_COUNT: usize = 30;
-/// The driver sends this parameter, and pgbouncer refuses it unless it is set to ignore it.
+/// The driver sends the parameter `extra_float_digits`, which pgbouncer refuses without this setting.
 const IGNORE: &str = "ignore_startup_parameters = extra_float_digits";
 
 struct Pooler {

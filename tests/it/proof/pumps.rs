@@ -224,8 +224,8 @@ async fn each_order_is_worked_off_once_by_those_that_do_not_sleep() {
     is_worked_off_once("not_sleep", true).await;
 }
 
-/// Returns how many orders are executed twice if an executor is paused in the middle of some of them until others have
-/// them.
+/// Pauses an executor in the middle of some orders until another one has executed them. Returns how many orders were
+/// executed twice; `None` without PostgreSQL.
 async fn done_twice_by_a_sleeper(with_token: bool) -> Option<usize> {
     let (db, orders) = (scratch(Backend::Postgres).await?, scratch(Backend::Postgres).await?);
     make_orders(&orders, 400);
@@ -248,8 +248,8 @@ async fn done_twice_by_a_sleeper(with_token: bool) -> Option<usize> {
     Some(count(&orders, "twice"))
 }
 
-/// No scheduler can prevent that a process wakes in the middle of a row that others have done meanwhile, and continues. With the token, its
-/// statement changes nothing.
+/// No scheduler can keep a process from waking in the middle of a row that another process has executed meanwhile. With the token, the
+/// statement of the woken process changes nothing.
 #[tokio::test]
 async fn a_process_that_wakes_does_its_rows_again_without_a_token_and_not_with_one() {
     let Some(without) = done_twice_by_a_sleeper(false).await else { return };

@@ -1,5 +1,5 @@
-//! A server that is paused for longer than its lease, at the worst places or anywhere, and then wakes. What it still
-//! does is refused.
+//! A server that is paused for longer than its lease, at the worst places or anywhere, and then wakes. Its further
+//! actions are refused.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ async fn wakes_too_late(backend: Backend, place: Option<&str>) -> Option<Refused
     Some(refused)
 }
 
-/// The counters of all nodes, as each node reports its own.
+/// The sums of the counters of all nodes. Each node reports only its own.
 async fn count_refused(servers: &[&Server]) -> Refused {
     let mut refused = Refused { triggers: 0, statements: 0 };
     for server in servers {

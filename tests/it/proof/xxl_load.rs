@@ -126,7 +126,7 @@ async fn each_fire_of_many_jobs_has_its_result_from_executors_of_xxl_job() {
     each_fire_has_its_result(&db, load.jobs, until);
 }
 
-/// How many milliseconds after their instants executors had answered that they began these runs, sorted. Executors do not know the
+/// The delays from the instants of these runs to the executors' answers that they began, in milliseconds, sorted. Executors do not know the
 /// instants: they take the second in which a run was sent for its instant. For a run that was running when the server was killed, the
 /// restarted server knows only the end.
 fn answered_after(db: &ScratchDb, from_ms: i64, to_ms: i64) -> Vec<i64> {

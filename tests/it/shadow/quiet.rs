@@ -165,7 +165,7 @@ async fn a_rehearsal_names_where_each_job_runs() {
     assert!(plan.contains("is in shadow mode") && plan.contains("rondel shadow promote"), "{plan}");
 }
 
-/// A demotion writes an instant into the definition, which no imported file has.
+/// A demotion writes the instant `mode_from` into the definition; an imported file does not have this field.
 #[tokio::test]
 async fn a_file_without_a_seam_leaves_that_of_a_job_as_it_is() {
     let Some(pair) = Pair::start().await else { return };
@@ -175,7 +175,7 @@ async fn a_file_without_a_seam_leaves_that_of_a_job_as_it_is() {
     pair.server.api().patch("/api/v1/jobs/job-1", seam).await.expect(200);
     create(&pair.server, std::slice::from_ref(&job)).await;
     assert_eq!(pair.job("job-1").await["mode_from"], "2026-01-01T00:00:00Z");
-    // The plan names a file that ends the shadow mode.
+    // The plan warns about a file that ends the shadow mode.
     let active = Value::from(vec![shadow(1, &json!({"schedule": job["schedule"], "mode": "active"}))]);
     let plan = pair.server.api().post("/api/v1/jobs/apply?dry_run=true", active).await.expect(200).to_string();
     assert!(plan.contains("leaves shadow mode") && plan.contains("rondel shadow promote stops it there"), "{plan}");

@@ -1,8 +1,8 @@
-//! Lines of a program's log, as its JSON form has them.
+//! Lines of a program's log in JSON.
 
 use serde_json::Value;
 
-/// Every line that a program has written, in order; all of them must be documents, except those written for users.
+/// The lines of a program's log, parsed, in order. Lines that do not begin with `{` are for users, and are left out.
 pub(super) fn lines(stderr: &str) -> Vec<Value> {
     let documents = stderr.lines().filter(|line| line.starts_with('{'));
     documents.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()

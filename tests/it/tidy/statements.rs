@@ -15,8 +15,8 @@ fn unchecked(source: &str) -> Vec<String> {
     after.filter(is_state).map(|condition| condition.chars().take(60).collect()).collect()
 }
 
-/// The planner's statistics may be from a time when few runs were open or had failed. It then prefers the small index of such runs to
-/// the ids, and after an outage each statement scans all of them.
+/// The planner's statistics may be from a time when few runs were open or had failed. It then prefers the index of open or failed
+/// runs to the ids, and after an outage each statement scans the whole index.
 #[test]
 fn the_state_of_runs_is_checked_on_the_rows_that_a_list_names() {
     let sources = files().into_iter().filter(|file| file.starts_with("crates/store/src/sql"));

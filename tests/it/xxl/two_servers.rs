@@ -200,7 +200,7 @@ async fn a_stop_is_requested_once_on_mysql() {
     a_stop_is_requested_once(Backend::Mysql).await;
 }
 
-/// An executor calls back one server. Runs of a job at another one, which wait for each other, follow each other quickly all the same.
+/// The executor calls back only one server. The runs of a job whose home is the other server still follow each other quickly.
 async fn runs_follow_each_other_wherever_the_executor_calls(backend: Backend) {
     let Some(db) = scratch(backend).await else { return };
     let args = [&NETWORKS[..], &CLUSTER[..4]].concat();
@@ -235,8 +235,8 @@ async fn runs_follow_each_other_wherever_the_executor_calls_on_mysql() {
     runs_follow_each_other_wherever_the_executor_calls(Backend::Mysql).await;
 }
 
-/// A server stands still after a run got its number and before its request is sent, and another server takes the run over. Once the first
-/// one goes on, it does not send the request: the run gets another attempt.
+/// A server is paused after a run got its number and before its request is sent, and another server takes the run over. When the first
+/// server continues, it does not send the request: the run gets another attempt.
 async fn a_run_of_a_server_that_stood_still_is_sent_again(backend: Backend) {
     let Some(db) = scratch(backend).await else { return };
     let args = [&NETWORKS[..], &CLUSTER[..4]].concat();

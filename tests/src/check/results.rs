@@ -47,8 +47,8 @@ fn check_durable(evidence: &Evidence, run: &RunRow, starts: &HashMap<(&str, i64)
             (Some((_, false)), "succeeded") => "the handler failed, and the ledger has a success",
             (Some((_, true)), "failed") if !was_lost(attempt) => "the handler succeeded, and the ledger has a failure",
             (Some((at, true)), "failed" | "unknown" | "pending" | "waiting" | "running" | "skipped") => {
-                // The result may be missing if there was another attempt, if the ledger was read meanwhile, or if the
-                // process died with the result.
+                // The result may be missing if the process died with it, if the process was paused, or if the handler
+                // ended just before the ledger was read.
                 let died = evidence
                     .died
                     .iter()
@@ -66,7 +66,7 @@ fn check_durable(evidence: &Evidence, run: &RunRow, starts: &HashMap<(&str, i64)
     }
 }
 
-/// Whether the attempt was lost with its executor, and was the last one that a run may lose in this way.
+/// Whether the attempt failed because its executor was lost: the handler's result may have been lost with it.
 fn was_lost(attempt: &super::evidence::Attempt) -> bool {
     attempt.reason.as_deref() == Some("executor_lost")
 }

@@ -53,7 +53,7 @@
     }
   }
 
-  // A form about chosen rows of a list that has neither a chosen row nor a filter.
+  // Whether a form acts on rows of a list, and has neither a chosen row nor a filter.
   function isWithoutChoice(form) {
     const fields = new FormData(form);
     return form.matches("form[data-bulk]") && !["job", "run", "scope"].some((name) => fields.has(name)) && !fields.get("q")?.trim();
@@ -76,7 +76,7 @@
     else pressedAt.set(submitter ?? form, event.timeStamp);
   });
 
-  // The pages about chosen rows are answers to forms. They take the URL of their list: to reload them, or to come back to them, must not
+  // Pages about chosen rows are answers to forms. They take the URL of their list, so that reloading them or returning to them does not
   // send the form again.
   const list = document.querySelector("a[data-list]");
   if (list) history.replaceState(null, "", list.href);

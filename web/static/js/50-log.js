@@ -146,7 +146,8 @@
 
     scrolled() {
       const { scrollTop, scrollHeight, clientHeight } = this.view;
-      // Only scrolling back stops following: all other changes of the position are made by the script and not by the user.
+      // Only scrolling up stops following. A position that moves down without reaching the end can result from lines that the script has
+      // added.
       if (this.isAtEnd()) this.follow.checked = true;
       else if (scrollTop < this.top - 2) this.follow.checked = false;
       this.top = scrollTop;

@@ -113,7 +113,7 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     this.tip.hidden = this.line.hidden = !lanePoint
     if (!lanePoint) return clearTimeout(this.timer)
     const ownRect = this.getBoundingClientRect()
-    // The lane itself has no title: its first one would be the title of a mark.
+    // The lane itself has no title: the first `title` within it belongs to a mark.
     const mark = event.target === lanePoint.track || event.target.matches('.base') ? null : event.target
     const title = mark && (mark.closest('a, g, path')?.querySelector('title') || mark.querySelector('title'))
     const x = event.clientX - ownRect.left

@@ -2,7 +2,7 @@
 //!
 //! The fires of a job are planned with one version of its calendar. [`save`] returns after every job that uses the calendar, directly or
 //! through other calendars, has moved to the new version. A fire that is due more than a second after [`save`] has returned never follows the
-//! old version. If a server crashes in between, the healing loop finishes the move.
+//! old version. If a server crashes in between, or a job could not be moved, the healing loop finishes the move.
 
 mod composition;
 mod followers;

@@ -42,8 +42,8 @@ pub(crate) struct AdoptLoop {
     round_count: u32,
     /// The lease for which the dispatcher was notified that all earlier open runs are adopted.
     adopted_under: Option<LeaseToken>,
-    /// Leases whose takeover has begun and is not complete, as far as the answers show. This node may have fenced them, and so have the limits of
-    /// their nodes.
+    /// Leases whose takeover this node has begun, and not seen to complete. If it has fenced one of them, it is also the home of the limits of that
+    /// lease's node.
     begun_takeovers: Vec<LeaseToAdopt>,
     /// Whether the dispatcher was notified that runs are being taken over.
     has_announced: bool,
@@ -56,8 +56,8 @@ pub(crate) struct AdoptLoop {
     strays: Strays,
 }
 
-/// Runs that may have been sent and about which no executor has been asked yet. They are already in memory. Otherwise the search for strays could
-/// take one of them for a run that was never sent, once its row shows a wait.
+/// Runs that may have been sent and about which no executor has been asked yet. They count as in memory already. Otherwise, once the row of one of
+/// them shows a wait, the search for strays could treat it as a run that was never sent.
 struct OwedRollCall {
     /// The lease under which this node has the runs.
     lease: LeaseToken,
@@ -136,10 +136,10 @@ impl AdoptLoop {
             }
             self.is_interrupted = false;
         }
-        // Runs that were held back and are to end must not start first.
+        // Requests to end runs come before runs that were held back may start, so that a run that is to end does not start.
         end_requests::forward(&self.shared, &lease).await?;
-        // All open runs are known now. If this node may have fenced a lease without knowing it, the runs of that lease are not, and limits wait for
-        // them.
+        // All open runs are known now, except those of a lease that this node may have fenced without getting the answer. Limits wait for those
+        // runs.
         if self.adopted_under.replace(lease.token) != Some(lease.token) || std::mem::take(&mut self.has_announced) {
             self.shared.note_all_adopted(lease.token);
             self.has_announced = !knows_all;
@@ -242,8 +242,8 @@ impl AdoptLoop {
         leases
     }
 
-    /// Lets runs start. The first page of jobs with runs under ended leases has been announced; it nearly always has all of these jobs. The tick
-    /// holds back the runs of the remaining jobs until those jobs are announced too.
+    /// Lets runs start, once the first page of jobs with runs under ended leases was announced to the dispatcher. That page nearly always has all
+    /// of these jobs; the tick holds back the runs of any other until it is announced too.
     async fn let_runs_start(&mut self, lease: &HeldLease) {
         self.shared.note_adoption_begun();
         if self.adopted_under != Some(lease.token) {
@@ -304,8 +304,8 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Restores the places at their job's gate of runs that have begun although no executor has them: retries, and shards of a broadcast in
-    /// progress. The event that this sends also contains other runs with a parent, which the gate ignores.
+    /// Restores the gate places of runs that have begun although no executor has them: retries, and shards of a broadcast in progress. The event
+    /// also contains other runs with a parent, which the gate ignores.
     async fn restore_places(&self, adopted_runs: impl Iterator<Item = &Run>) -> Result<(), StoreError> {
         let shared = &self.shared;
         let has_begun = |run: &&Run| {

@@ -46,8 +46,8 @@ pub(crate) struct BeatLoop {
     lateness: RecentLateness,
     /// The end of the lease as this node wrote it last.
     written_until: Option<Timestamp>,
-    /// Whether this node must take another lease: the database went back in time, or the runs that waited under the present lease were
-    /// dropped.
+    /// Whether this node must take another lease: the database went back in time, or the dispatcher has dropped the runs that waited under the
+    /// present lease.
     must_rejoin: bool,
     /// A lease that this node has taken and does not act under yet.
     joined_under: Option<LeaseToken>,
@@ -186,8 +186,8 @@ impl BeatLoop {
     }
 
     /// Whether the database has lost the last write of this node: the stored lease ended earlier than this node had written. A difference of up to
-    /// a tenth of the lease does not count, because a renewal that is stored after a newer one moves the end back by up to that much. Always false
-    /// while the node leaves.
+    /// a tenth of the lease does not count, because an older renewal that is stored after a newer one moves the end back by up to that much. Always
+    /// false while the node leaves.
     fn has_lost_history(&mut self, renewal: &Renewal) -> bool {
         let shared = &self.shared;
         let written_until = self.written_until.replace(renewal.until);

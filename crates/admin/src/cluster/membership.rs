@@ -41,7 +41,7 @@ pub(crate) struct Membership {
     nodes: RwLock<Arc<Vec<Node>>>,
     /// Whether the database's clock has stepped back since `nodes` was read.
     is_list_outdated: AtomicBool,
-    /// Since when this node sees each lease as fenced by another node, by the boot-time clock in microseconds.
+    /// When this node first saw each of the current fences, by the boot-time clock in microseconds.
     fences_seen: RwLock<HashMap<Fence, i64>>,
     /// Ended leases of which this node has taken over all open runs.
     adopted_leases: RwLock<Vec<EndedLease>>,
@@ -336,8 +336,9 @@ impl Membership {
         dead_nodes_to_adopt((nodes, &late_fences), self.token().node, now, lease)
     }
 
-    /// Those of these leases that have still ended, as far as is known here: their nodes were not seen to renew them or to take others. None
-    /// within a lease after a gap in this node's own lease: the calls from before the gap have ended, and the store finds what they have fenced.
+    /// Keeps those of `leases` that still count as ended: the list of nodes shows no renewal, and no other lease of their nodes. For one lease
+    /// length after a gap in this node's own lease, it keeps none: calls from before the gap have ended, and the list shows which leases they
+    /// fenced.
     pub(crate) fn still_ended(&self, leases: Vec<LeaseToAdopt>, now: Timestamp, lease: Duration) -> Vec<LeaseToAdopt> {
         if self.gives_others_time(lease) {
             return Vec::new();
@@ -350,9 +351,10 @@ impl Membership {
         leases.into_iter().filter(has_ended).collect()
     }
 
-    /// Whether [`leases_to_adopt`](Self::leases_to_adopt) returns all leases that this node may have fenced. It returns none before the first beat,
-    /// though this node may have fenced a lease before it restarted. After a gap in this node's lease it leaves out some leases, and the answer to
-    /// a fence may have been lost. After a step back of the clock, an older list of nodes may show a fenced lease as one that still holds.
+    /// Whether [`leases_to_adopt`](Self::leases_to_adopt) returns all leases that this node may have fenced. That function returns none before the
+    /// first beat, although this node may have fenced a lease before it restarted. After a gap in this node's lease it leaves out some leases, and
+    /// the answer to a fence may have been lost. After a step back of the clock, an older list of nodes may show a fenced lease as one that still
+    /// holds.
     pub(crate) fn knows_fenced_leases(&self, now: Timestamp, lease: Duration) -> bool {
         let nodes = self.nodes();
         let dead_nodes = self.dead_nodes_to_adopt(&nodes, now, lease);

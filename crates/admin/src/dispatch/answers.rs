@@ -19,7 +19,7 @@ const QUESTION_JOBS: usize = 1_000;
 pub(super) fn flush_questions(d: &mut Decision<'_>) {
     let now = d.now;
     for (executor, number, jobs) in d.state.probes.take_questions(QUESTION_JOBS, now) {
-        // An executor that is not connected any more cannot be asked, and counts as an executor that does not answer.
+        // An executor that is no longer connected cannot be asked, and counts as one that does not answer.
         if let Some(online) = d.state.executors.get(executor) {
             let job_ids = jobs.into_iter().map(JobId::get).collect();
             let body = v1::server_message::Body::Probes(v1::Probes { probe_id: number, job_ids });

@@ -18,7 +18,8 @@ use crate::scheduler::in_memory::InMemory;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts<'a> {
     pub(crate) now: Timestamp,
-    /// Fires whose instants are later than this are left to edits: `now`, or later after a step back of the database's clock.
+    /// A fire whose instant is later than this is left to edits, which may still withdraw it. Usually `now`; later than `now` for a while
+    /// after the database's clock has stepped back.
     pub(crate) fires_ahead_after: Timestamp,
     /// The boot-time clock now, in microseconds.
     pub(crate) boot_micros: i64,
@@ -109,7 +110,7 @@ impl<'a> Decision<'a> {
         self.effects.push(Effect::ForgetUnderLease(runs.into_iter().collect()));
     }
 
-    /// Forgets shards that no longer wait here for the answer to the step that writes them.
+    /// Forgets shards, which were entered in memory before they were stored. If they are stored and open, the periodic queries find them.
     pub(super) fn forget_shards(&mut self, shards: &[Run]) {
         self.forget_under_lease(shards.iter().map(|shard| (shard.id, lease_of(shard))));
     }

@@ -85,7 +85,7 @@ pub(crate) struct Report {
     pub(crate) starts: StartReports,
     /// The executor's previous process, as its hello proves; `None` if the hello proves none.
     pub(crate) predecessor: Option<ExecutorId>,
-    /// The predecessors, the newest first, up to the first process that proved no predecessor.
+    /// The processes whose results the executor may report: its predecessors, the newest first, and then their other successors (siblings).
     pub(crate) lineage: Arc<[ExecutorId]>,
 }
 
@@ -183,12 +183,11 @@ pub(crate) enum Event {
     Ready(Vec<ReadyRun>),
     /// An executor opened a stream.
     Joined(SessionHandle, OnlineExecutor, Report),
-    /// The whole lineage of this stream's executor, because a process in it was stored after the hello was read. The executor may also report the
-    /// runs of that process.
+    /// The new, complete [lineage](Report::lineage) of this stream's executor: a process that belongs to it was stored after the hello was read.
     LineageGrew(SessionHandle, Arc<[ExecutorId]>),
     /// The stream of an executor with this number ended. Once this event is answered, nothing is sent on the stream.
     StreamEnded(ExecutorId, u64, Responder<()>),
-    /// An executor has shut down in order: it has no runs.
+    /// An executor has shut down cleanly, and has no runs.
     ExecutorShutDown(ExecutorId),
     /// The process of an executor on this host has died: none of its runs continues.
     Died(ExecutorId),
@@ -262,7 +261,7 @@ pub(crate) enum Event {
     RowsChecked(Vec<RunId>, Vec<RunCheck>),
     /// Marks were removed, or the database did not answer.
     Unmarked,
-    /// The lease has ended: runs that are not sent belong to another lease.
+    /// The lease has ended: runs that were not sent are left to the next lease holder.
     LeaseLost,
     /// Asks which runs executors have, or are about to get.
     ListInHand(Responder<Vec<RunId>>),

@@ -1,4 +1,4 @@
-//! Groups of pump jobs: how many of them executors have, and may have.
+//! Groups of pump jobs: how many of them an executor has, and which executors have the maximum.
 
 use rondel_core::reason::{Obstacle, ObstacleKind};
 use rondel_core::route::Answer;

@@ -254,7 +254,8 @@ mod tests {
         assert_eq!(outcome(true, 0), Outcome::Failed { retryable: true });
     }
 
-    /// The length of silence in such a result is for servers that do not know the other field: the executor heard servers.
+    /// Such a result also has a length of silence, for servers that do not know the field `shutting_down`. This server ignores the length: the
+    /// executor was not silent.
     #[test]
     fn a_run_that_is_handed_back_at_a_shutdown_did_not_begin() {
         let ready = ready(1_000, &definition(&json!({})));

@@ -14,7 +14,7 @@ use rondel_store::ledger::AttemptEnd;
 
 use crate::definitions::CompiledDefinition;
 
-/// A run that this server takes up later than this after its instant was late before it began to wait.
+/// A run counts as late if this server takes it up later than this after its instant.
 const LATE_AFTER: Duration = Duration::from_secs(1);
 
 /// A run that is due or will be soon, with the definition that it runs under.
@@ -35,7 +35,7 @@ pub(crate) struct ReadyRun {
     pub(crate) was_sent: bool,
     /// Whether its wait is stored in its row, or about to be.
     pub(crate) has_noted_wait: bool,
-    /// Whether its row names an executor that has handed it back. Stays true when a queued step has removed the name.
+    /// Whether its row named an executor when that executor handed the run back. Stays true although a queued step removes the name.
     pub(crate) was_named: bool,
     /// The trace parent of its fire, if the request for the fire was traced.
     pub(crate) trace: Option<Box<TraceParent>>,
@@ -105,9 +105,8 @@ impl ReadyRun {
         self.waits_until() <= now && !mutant::on(Mutant::QueueTimeFromTurn)
     }
 
-    /// Whether the run is marked in the store before it is sent. This holds for a run that may run at most once. It also holds if the row would
-    /// mislead the next lease holder, who counts a run as unsent if its row records a wait and has no mark, and asks only the executor that the row
-    /// names.
+    /// Whether the run is marked in the store before it is sent: each at-most-once run, and a run whose row would mislead the next lease holder.
+    /// That node counts a run with a noted wait and without a mark as unsent. If the row names an executor, that node asks only this executor.
     pub(crate) fn is_marked_first(&self) -> bool {
         let is_shard = self.run.shard_total.is_some_and(|total| total > 1);
         let is_noted = self.run.is_noted_to_wait() || self.has_noted_wait && !is_shard;
@@ -135,8 +134,8 @@ impl ReadyRun {
     /// Whether the misfire policy skips it: it is from the schedule, was never sent, and was late when the servers took it up.
     pub(crate) fn is_missed(&self, now: Timestamp) -> bool {
         let run = &self.run;
-        // A shard belongs to its broadcast, which was judged before. A catch-up fire is a result of the policy and is not judged again. A run by
-        // which a user continues a pump's run has no cause either, but it is not a fire of the schedule.
+        // A shard belongs to its broadcast, which was judged before. A catch-up fire is a result of the policy and is not judged again. A run that
+        // a user starts to continue a pump's run has no cause either, but it is not a fire of the schedule.
         let has_unscheduled_trigger = matches!(run.trigger, Trigger::Misfire | Trigger::Manual | Trigger::Api);
         let is_scheduled_fire = run.cause == 0 && !has_unscheduled_trigger && run.parent.is_none();
         let is_never_sent = is_scheduled_fire && run.attempt == 1 && run.marked_at.is_none();

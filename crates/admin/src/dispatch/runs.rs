@@ -68,8 +68,8 @@ impl Timer {
         Self { at, ..self }
     }
 
-    /// Whether the run has waited here for longer than the database's clock allows. If so, the clock must have stepped back since the run
-    /// was read: by that clock the run's instant may have been far ahead again, and an edit may have settled the run.
+    /// Whether the run has waited here for longer than the database's clock allows. If so, that clock has stepped back since the run was
+    /// read. The run's instant may have lain far ahead again, and an edit may have settled the run meanwhile.
     pub(crate) fn is_outdated(&self, due_at: Timestamp, now: Timestamp, uptime: Duration) -> bool {
         let overdue_for = if now > due_at { now.since(due_at) } else { Duration::ZERO };
         uptime.saturating_sub(self.armed_at) > overdue_for + READ_AHEAD_MAX

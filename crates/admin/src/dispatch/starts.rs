@@ -1,5 +1,5 @@
-//! Whether the handlers of runs at executors have begun. An executor accepts a few more runs than it has slots, and reports each start half
-//! a second after it. A run that it has accepted but not begun is not running.
+//! Whether the handlers of runs at executors have begun. An executor accepts a few more runs than it has slots, and reports a start once the
+//! handler has run for half a second. A run that it has accepted but not begun is not running.
 //!
 //! A missing report of a start does not prove that the handler has not begun: the report may have been lost with the stream. If an executor
 //! is lost, the server draws no conclusion from a missing report.

@@ -41,7 +41,7 @@ pub(crate) struct State {
     pub(super) deadlines: Deadlines,
     /// For each job, the newest term under which one of its runs was sent.
     pub(super) newest_terms: HashMap<JobId, i64>,
-    /// Jobs of which executors may have runs that passed no gate, because the job had none.
+    /// Jobs that had no gate when their last run came due: executors may have runs of these jobs that hold no place at a gate.
     pub(super) ungated_jobs: HashSet<JobId>,
     /// The waits of runs, as stored in their rows.
     pub(super) noted_waits: NotedWaits,
@@ -56,7 +56,7 @@ pub(crate) struct State {
 pub(crate) struct Outbox {
     /// Runs that are sent with the next flush, keyed by their executors.
     pub(super) triggers: BTreeMap<ExecutorId, Vec<RunId>>,
-    /// Runs that are marked with the next flush: at-most-once runs, and runs with a noted wait.
+    /// Runs that are marked with the next flush, because `ReadyRun::is_marked_first` is true of them.
     pub(super) marks: Vec<RunAtExecutor>,
     /// Runs that are sent when their instants come, by instant.
     pub(super) not_yet_due: BTreeSet<(Timestamp, RunId)>,

@@ -20,7 +20,7 @@ pub(crate) struct DecidedStep {
 pub(crate) enum Step {
     /// Store the number of a broadcast's shards, and insert the shards.
     Expand(Box<Run>, Vec<Run>),
-    /// Mark runs before they are sent: at-most-once runs, and runs with a noted wait.
+    /// Mark runs before they are sent: those for which [`ReadyRun::is_marked_first`] is true.
     Mark(Vec<RunAtExecutor>),
     /// Remove the marks of runs that were not received.
     Unmark(Vec<(RunId, i32)>),

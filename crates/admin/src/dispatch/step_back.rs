@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::decision::Decision;
 
-/// A smaller step ends no wait, because it makes a wait longer by less than this.
+/// A step back up to this size is ignored: it lengthens a wait by no more than this.
 const STEP_MIN: Duration = Duration::from_secs(1);
 
 /// Ends such waits if the clock has stepped back by more than [`STEP_MIN`] since the last event.

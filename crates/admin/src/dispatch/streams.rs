@@ -65,7 +65,8 @@ pub(super) fn on_joined(d: &mut Decision<'_>, session: SessionHandle, executor: 
     flow::unpark(d, executor.app);
 }
 
-/// Adds siblings that were found after the executor's hello. The executor may have the results of runs that are attributed to them.
+/// Adds siblings, other successors of the executor's predecessors, that were found after its hello. The executor may have results of runs that
+/// are attributed to them.
 pub(super) fn on_lineage_grown(d: &mut Decision<'_>, session: &SessionHandle, lineage: Arc<[ExecutorId]>) {
     let Some(online) = d.state.executors.get_mut(session.executor) else { return };
     if online.session.number == session.number {
@@ -104,7 +105,7 @@ fn record_starts(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
 }
 
 /// Moves the runs of a predecessor to the restarted executor that has proved to be its successor, if the journal has their results. The other runs
-/// died with the predecessor, and are given up. Only the executor itself vouches for the proof, so the proof counts only for runs of its own app.
+/// died with the predecessor, and are given up. An executor inherits no run of another app.
 fn inherit_runs(d: &mut Decision<'_>, predecessor: ExecutorId, executor: &OnlineExecutor, report: &Report) {
     for run in lose::runs_sent_to(d, predecessor, |active| active.ready.run.app == executor.app) {
         let Some(active) = d.state.runs.active(run) else { continue };

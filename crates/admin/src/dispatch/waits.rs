@@ -1,4 +1,4 @@
-//! The reasons why runs wait, and why they end without an executor, with the parameters that the dispatcher's memory has for them.
+//! Why runs wait, and why they end without an executor: the reasons, with details from the dispatcher's memory.
 //!
 //! A wait that lasts longer than a second is stored in the run's row, in batches and off the run's path, so that it survives a restart and the
 //! API of another server shows it.

@@ -45,8 +45,8 @@ struct Usage {
 }
 
 impl Usage {
-    /// Parses "id (command) state …"; the command may contain any character. Counted from the state, which is field 1, fields 12 and 13 are
-    /// processor times, field 20 is the start, field 22 the memory.
+    /// Parses `/proc/self/stat`: "id (command) state …"; the command may contain any character. Counted from the state, which is field 1,
+    /// fields 12 and 13 are processor times, field 20 is the start, field 22 the memory.
     fn parse(stat: &str) -> Option<Self> {
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let field_value = |index: usize| fields.get(index)?.parse::<u64>().ok();

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use rondel_core::{RunId, Timestamp};
 use rondel_store::logs::{LogChunk, LogLine};
 
-/// Maximum number of attempts that get a mark: more than an executor runs at once.
+/// Maximum number of attempts that get a mark; the lines of further attempts are dropped without one.
 const ATTEMPT_COUNT_MAX: usize = 5_000;
 const MARK_LEVEL: &str = "warn";
 

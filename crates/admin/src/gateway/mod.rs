@@ -143,7 +143,7 @@ pub(crate) struct ExecutorAccess {
     rights: Rights,
     /// Whether the executor may declare jobs.
     may_declare: bool,
-    /// The executor must have one of these names; `None` admits any.
+    /// The DNS names in the client's certificate, which must name the executor and its app; `None` admits any executor.
     allowed_names: Option<Vec<String>>,
     /// The credential of the stream, checked again while it is open; `None` if no check is needed.
     authorization: Option<String>,

@@ -12,7 +12,6 @@ use crate::registry::OnlineExecutor;
 pub(super) struct RegisteredStream {
     shared: Arc<Shared>,
     executor: ExecutorId,
-    /// The number of the stream.
     number: u64,
 }
 

@@ -20,8 +20,8 @@ impl WatchedHost {
     }
 }
 
-/// The expiry of the TLS certificate that a port serves. If the certificate in the file is unusable, the port still serves an earlier
-/// certificate.
+/// The expiry of the TLS certificate that a port serves. It is not read from the certificate's file: while that file is unusable, the
+/// port still serves an earlier certificate.
 #[derive(Clone, Debug)]
 pub struct ServedCertificate(Arc<Mutex<Result<Timestamp, String>>>);
 

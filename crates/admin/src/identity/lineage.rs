@@ -61,7 +61,7 @@ pub async fn of_replacement(
     now: Timestamp,
 ) -> Result<Descent, StoreError> {
     let replaced_ancestors = ancestors(store, replaced_token.id).await?;
-    // An ancestor may have ended because it rotated itself under an older server. Its successor is the nearest valid ancestor.
+    // An ancestor may have ended because it rotated itself under an older server. The nearest valid ancestor then takes its place.
     let nearest_valid_ancestor =
         replaced_ancestors.iter().skip(1).find(|token| token.is_valid(now)).map(|token| token.id);
     let Some(caller) = caller else { return Ok(Descent::From(nearest_valid_ancestor)) };

@@ -42,9 +42,9 @@ impl<'d> PlannedJob<'d> {
         Self { due_job, definition, plan, skipped_spans, look_ahead }
     }
 
-    /// The planned instants of the rows with which the plan must be compared: the unique key of rows reveals neither rows inside a span nor
-    /// rows with another number of shards. `None` if the plan has no span of several fires and the job was not edited recently, and for
-    /// a fixed delay, which has one fire.
+    /// The range of planned instants whose rows must be compared with the plan, because the unique key of rows reveals neither rows inside a
+    /// span nor rows with another number of shards. `None` if the plan has no span of several fires and the job was not edited recently, and
+    /// for a fixed delay, which has one fire.
     fn range_to_compare(&self) -> Option<(Timestamp, Timestamp)> {
         let has_spans = self.skipped_spans.iter().any(|(span, _)| span.count > 1);
         let plan_start = self.due_job.held_from.unwrap_or(self.due_job.next_fire_at);
@@ -61,7 +61,8 @@ impl<'d> PlannedJob<'d> {
     }
 
     /// Leaves out the fires that have a row. `stored` has the first and the last fire of each row, sorted. A fire that runs is left out only
-    /// if the key of a row is its instant: a stored span may have been skipped by a window that was ended early, or by another definition.
+    /// if a row begins at its instant, and not if it lies inside a stored span: a window that was ended early, or another definition, may have
+    /// skipped that span.
     fn leave_out(&mut self, stored: &[(Timestamp, Timestamp)]) {
         self.plan.fires.retain(|fire| stored.iter().all(|(first, _)| *first != fire.fire_at));
         let (job, anchor) = (&self.definition.job, self.definition.anchor);

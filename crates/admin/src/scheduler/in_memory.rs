@@ -203,8 +203,8 @@ impl InMemory {
         }
     }
 
-    /// Jobs whose runs in the store have room now, or include a run whose queue timeout has passed. Starts with the job that follows
-    /// `after_job`, and wraps around; also returns the last job that it examined.
+    /// Jobs with runs left in the store, if memory has room for one of these runs now, or the queue timeout of one has passed. Starts with the job
+    /// that follows `after_job`, and wraps around; also returns the last job that it examined.
     pub(crate) fn jobs_with_rows_left(
         &self,
         after_job: Option<JobId>,

@@ -32,8 +32,8 @@ const RESERVE_DIVISOR: usize = 4;
 /// The second reserve, for jobs without waiting runs, is the memory for open runs, divided by this.
 const LAST_RESERVE_DIVISOR: usize = 8;
 
-/// The number of waiting runs that the reserve grants to a job is the job's share of the room left in the reserve, divided by this, and at
-/// most the memory for open runs, divided by this.
+/// The number of waiting runs that the reserve grants a job: the job's share of the room left in the reserve, or the memory for open runs if that
+/// is smaller, divided by this.
 const FEW_RUNS_DIVISOR: usize = 16;
 
 /// The job, app and namespace of a run.

@@ -44,8 +44,8 @@ fn is_outdated(run: &Run, check: &RunCheck) -> bool {
 }
 
 /// Why the run ends without a start: its job was paused or deleted while the run was planned or queued, and no server has ended it since. `None` if
-/// it may start. A fire of the schedule whose instant is still ahead is left to edits. An instant that lies ahead again after a step back of the
-/// clock does not count as ahead, because edits leave such a fire alone.
+/// it may start. A fire of the schedule that is still ahead is not dropped here: the edit that pauses or deletes the job settles it. Edits do not
+/// settle a fire that is ahead only because the clock was set back, so it is dropped here.
 fn reason_to_drop(run: &Run, check: &RunCheck, ahead_after: Timestamp) -> Option<Reason> {
     check.drop_for.filter(|_| !is_fire_ahead(run, ahead_after))
 }

@@ -253,8 +253,8 @@ async fn a_run_that_continues_past_its_deadline_is_closed() {
     world.end().await;
 }
 
-/// The same for a job that runs at most once: the outcome is unknown, and the reason does not name a lost executor,
-/// since the executor was connected.
+/// A run of a job that runs at most once ends with an unknown outcome if the executor does not stop it, and has no reason that names a lost
+/// executor, since the executor was connected.
 #[tokio::test]
 async fn an_at_most_once_run_that_is_closed_past_its_deadline_does_not_blame_a_lost_executor() {
     let (overdue_ask, overdue_timeout) = (Duration::from_secs(1), Duration::from_secs(2));

@@ -17,12 +17,12 @@ use tokio::time::timeout;
 
 use super::world::{LIMIT, Line, World, create, hello, request, runs, store, success_result};
 
-/// A store that performs the first adoption without an answer. It may also fail the first read of a roll call.
+/// A store that performs the first adoption but returns no answer. It may also fail the first read of a roll call.
 #[derive(Debug)]
 struct LostAdoptionStore {
     inner: Arc<MemStore>,
     is_lost: AtomicBool,
-    /// Whether the read of the roll call that is to fail has failed, or none is to fail.
+    /// Set once the planned failure of a roll call's read has happened, and from the start if none is planned.
     has_failed: AtomicBool,
     /// Whether that read has begun.
     is_reading: AtomicBool,
@@ -68,7 +68,7 @@ async fn wait_until_set(flag: &AtomicBool) {
     }
 }
 
-/// A run that waits for its next attempt goes before the later runs of its job, also if the answer to its adoption was lost.
+/// A run that waits for its next attempt goes before the later runs of its job, even if the answer to its adoption was lost.
 #[tokio::test]
 async fn a_retry_keeps_its_turn_though_the_answer_to_its_adoption_was_lost() {
     let (inner, config) = (store(), EngineConfig { lease: Duration::from_secs(1), ..EngineConfig::default() });

@@ -50,8 +50,8 @@ async fn an_executor_that_starts_at_once_gets_nothing_ahead() {
     world.end().await;
 }
 
-/// A server that takes over the runs of a lease treats those that are due after its end as never sent. So the recorded end of a lease that
-/// is given back, and of a stream that ends, is no earlier than the instants of the runs that were sent ahead.
+/// A server that takes over the runs of a lease treats those that are due after the end of the lease as never sent. So the recorded end of
+/// a lease that is given back, and of a stream that ends, is no earlier than the instants of the runs that were sent ahead.
 #[tokio::test]
 async fn a_run_sent_ahead_is_due_before_the_end_of_its_lease_and_stream() {
     assert!(ends_after_runs_sent_ahead().await);

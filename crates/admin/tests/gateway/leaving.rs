@@ -38,7 +38,7 @@ async fn a_cancel_reaches_its_executor_while_the_server_leaves() {
     world.die().await;
 }
 
-/// The end of a grace of `Duration::MAX` cannot be computed.
+/// The end of a grace of `Duration::MAX` is beyond what an `Instant` can hold.
 #[tokio::test]
 async fn a_server_with_an_endless_grace_leaves_once_nothing_runs() {
     let world = World::start().await;

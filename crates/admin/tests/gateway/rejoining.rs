@@ -80,7 +80,7 @@ async fn an_executor_that_connects_during_a_change_of_the_lease_connects_again()
     world.die().await;
 }
 
-/// A store that performs some calls without an answer.
+/// A store that performs some calls but returns no answer to them.
 #[derive(Debug)]
 struct InterruptedStore {
     inner: Arc<MemStore>,
@@ -143,16 +143,16 @@ async fn a_server_that_is_interrupted_after_it_took_a_lease_takes_the_next_one_a
     assert!(error.contains("beat_sessions"), "{error}");
 }
 
-/// A server that does not know which lease it took waits until that lease ends. It does not take the later end of its own next lease for
-/// another server's renewal.
+/// A server that does not know which lease it took waits until that lease ends. It does not mistake the later end of its own next lease for a
+/// renewal by another server.
 #[tokio::test]
 async fn leases_that_a_server_took_without_an_answer_are_not_those_of_another_server() {
     let error = beat_error_after_interruptions(Duration::from_secs(2), &[("join", true), ("join", true)], 3).await;
     assert!(error.contains("that this server does not act under"), "{error}");
 }
 
-/// The row of a server is locked while another one takes over its runs, so the start of the server tries again. It does not take the lease that it
-/// took without an answer for another server's.
+/// The row of a server is locked while another one takes over its runs, so the start of the server tries again. It does not mistake the lease
+/// whose answer was lost for that of another server.
 #[tokio::test]
 async fn a_start_tries_again_if_the_database_does_not_answer() {
     let inner = store();

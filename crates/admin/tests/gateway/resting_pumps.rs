@@ -10,7 +10,7 @@ use serde_json::json;
 use super::pumps::{Worker, all_dealt, config, create_pump, wait_until};
 use super::world::{World, store};
 
-/// A store that counts the looks since a look last read rows of a pump.
+/// A store that counts how often the list of pumps was read since rows of a pump were last read.
 #[derive(Debug)]
 struct WatchedStore {
     inner: Arc<MemStore>,

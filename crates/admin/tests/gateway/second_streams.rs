@@ -9,7 +9,7 @@ use tonic::Code;
 
 use super::world::{World, hello, store};
 
-/// A store that stores a session only once another one is to be stored too.
+/// A store that holds back each first session until a second one is to be stored.
 #[derive(Debug)]
 struct PairedStore {
     inner: Arc<MemStore>,

@@ -7,7 +7,7 @@ use reqwest::Response;
 use crate::exit::{Exit, Failure};
 use rondel_core::error_chain::chain_in_one_line;
 
-/// A stream that is silent for this long is treated as lost: a server that lives sends at least an empty line more often.
+/// A stream that is silent for this long is treated as lost: a live server sends at least an empty line more often.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum length of a line, in bytes: no log line is longer.
 const LINE_LEN_MAX: usize = 4 * 1024 * 1024;

@@ -11,7 +11,7 @@ use super::oidc::OidcSettings;
 use super::server::ServerSettings;
 use crate::{handover, output};
 
-/// How the names of settings' variables begin.
+/// The prefixes of the environment variables that set settings.
 const PREFIXES: [&str; 4] = ["RONDEL_SERVER_", "RONDEL_HTTP_", "RONDEL_OIDC_", "RONDEL_AGENT_"];
 
 /// The unknown variables of this process. The settings of both server and agent count as known, because the two may share an

@@ -177,7 +177,7 @@ fn check_silent_executor(executor: &Value, now: Timestamp) -> Option<Check> {
     Some(warning_check("executors", finding, remedy))
 }
 
-/// The checks of a server without a lease. If it is the server that answers the calls, it lives but cannot renew its lease.
+/// The checks of a server without a lease. If this server answers the calls, it is alive but cannot renew its lease.
 fn check_dead_node(name: &str, node: &Value, now: Timestamp) -> Vec<Check> {
     let lease_until = node["lease_until"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
     let since_text = lease_until.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();

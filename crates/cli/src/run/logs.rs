@@ -17,7 +17,7 @@ use crate::terminal::harmless_text;
 
 /// Maximum number of lines in one answer of the server.
 const PAGE_LEN: &str = "5000";
-/// The pause before a stream that ended before its log is opened again.
+/// The pause before a followed log is opened again whose stream ended too early.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]

@@ -58,8 +58,8 @@ const QUIET_FILTER: &str = "sqlx::postgres::notice=warn";
 #[derive(Debug)]
 pub(crate) struct Telemetry(Option<Export>);
 
-/// Checks that a text is a level or a list of filters. A word that is no level names a part of the program. If no word of
-/// the list is a level, such a filter hides all lines of the other parts, even errors, so it is refused.
+/// Checks that a text is a level or a list of filters. A word that is no level names a part of the program. A list of
+/// only such words is refused: it would hide all lines of the other parts, even errors.
 pub(crate) fn check_filter(filter: &str) -> Result<(), String> {
     let message = |reason: String| format!("{filter:?} is not a log filter such as info: {reason}");
     EnvFilter::try_new(filter).map_err(|error| message(error.to_string()))?;

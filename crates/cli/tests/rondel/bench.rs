@@ -12,7 +12,7 @@ fn measure(url: &str, more: &[&str]) -> Value {
     serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", output.stdout))
 }
 
-/// Every run was started once, ended once, and is in the ledger.
+/// Checks that every run was started once, ended once, and is in the ledger.
 #[track_caller]
 fn check_counts(report: &Value, planned: u64) {
     let counts = &report["counts"];
@@ -28,7 +28,7 @@ fn check_counts(report: &Value, planned: u64) {
     assert!(report["cpu"]["server_s"].as_f64() > Some(0.0));
 }
 
-/// What SQLite counts: all runs of the measurement, at least an insert and an update for each, and its tables.
+/// Checks SQLite's counts: all runs of the measurement, at least an insert and an update for each, and its tables.
 #[track_caller]
 fn check_database_work(report: &Value) {
     let work = &report["database_work"];

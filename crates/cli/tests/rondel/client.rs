@@ -1,4 +1,4 @@
-//! Client commands where no server is needed.
+//! Client commands without a server, or against a stand-in that sends fixed answers.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 
@@ -38,7 +38,7 @@ fn a_server_that_speaks_tls_alone() {
     let answers = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.read_exact(&mut [0; 4]).unwrap();
-        // The alert with which TLS answers what is no handshake.
+        // The alert that a TLS server sends if the client's first bytes are no handshake.
         stream.write_all(&[21, 3, 3, 0, 2, 2, 50]).unwrap();
         stream.read_to_end(&mut Vec::new()).ok();
     });
@@ -202,7 +202,7 @@ fn an_interrupt_ends_a_command_that_waits_for_its_input() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("jobs.yaml");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    // Opening it waits for a writer, which never comes.
+    // Opening the named pipe waits for a writer, and there is none.
     let file = pipe.to_str().unwrap();
     let mut apply = Program::start(&["job", "apply", "-f", file, "--server", "http://127.0.0.1:1"]);
     apply.wait_until_interrupts_are_caught();

@@ -144,7 +144,7 @@ fn a_restart_keeps_token_and_jobs() {
 #[test]
 fn a_second_signal_ends_it_at_once_with_all_that_it_started() {
     let mut dev = Dev::start();
-    // A length of sleep that only this test's process has.
+    // A unique duration, by which the test finds its process.
     let params = format!("{{\"argv\": [\"sleep\", \"600.{}\"]}}", std::process::id());
     let create = ["job", "create", "--name", "sleeper", "--app", "demo", "--handler", "shell", "--params", &params];
     assert_eq!(dev.command(&create).code, Some(0));

@@ -90,7 +90,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("no-token", &["job", "list", "--token-file", "/dev/null"]),
 ];
 
-/// Whether a command changes something. It runs only once, and therefore not on a terminal too.
+/// Whether a command changes something. It then runs only once, in a pipe and not on a terminal.
 fn runs_once(name: &str) -> bool {
     matches!(
         name,

@@ -39,7 +39,7 @@ impl From<Output> for CommandOutput {
 }
 
 impl CommandOutput {
-    /// Asserts that it ended with this code, and one sentence on stderr that has these words.
+    /// Asserts that the command ended with this code, and that stderr is one line with these words.
     #[track_caller]
     pub(crate) fn refused(&self, code: i32, words: &[&str]) {
         assert_eq!(self.code, Some(code), "{}{}", self.stdout, self.stderr);

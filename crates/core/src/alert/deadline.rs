@@ -26,7 +26,7 @@ impl Deadline {
     /// Parses a deadline; empty `weekdays` mean every day.
     ///
     /// # Errors
-    /// The name of the wrong field, and a sentence with what would be right.
+    /// The name of the invalid field, and a sentence that describes the expected form.
     pub fn parse(time: &str, zone: &str, weekdays: &[Weekday]) -> Result<Self, (&'static str, String)> {
         let wrong_time = || ("time", format!("{time:?} is not a time of day: expected HH:MM from 00:00 to 23:59"));
         let time = match time.len() {

@@ -23,8 +23,8 @@ const RECHECK_MIN: Duration = Duration::from_secs(2);
 const RECHECK_MAX: Duration = Duration::from_secs(30);
 /// An open incident is checked again after its age divided by this, but within [`RECHECK_MIN`] and [`RECHECK_MAX`].
 const RECHECK_AGE_DIVISOR: u32 = 20;
-/// Maximum number of open incidents in a group. For further subjects, no incident is opened. The group does not count these subjects,
-/// because only incidents show which subjects a group has counted.
+/// Maximum number of open incidents in a group. For further subjects, no incident is opened, and the group does not count them: only their
+/// incidents would show that they have been counted.
 const OPEN_INCIDENTS_MAX: u64 = 10_000;
 
 word_enum! {
@@ -73,7 +73,7 @@ pub struct Incident {
     pub samples: Vec<RunSample>,
 }
 
-/// A rule, with what its messages depend on.
+/// A rule, with the facts that its messages depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleView<'a> {
     pub spec: &'a RuleSpec,
@@ -480,7 +480,7 @@ fn new_incident(
     }
 }
 
-/// Puts the newer runs, which are sorted newest first, before the others, and drops the oldest beyond `SAMPLE_COUNT_MAX`.
+/// Puts the newer runs before the others, and drops the oldest beyond `SAMPLE_COUNT_MAX`. Both lists are sorted with the newest first.
 fn keep_samples(samples: &mut Vec<RunSample>, newer_samples: &[RunSample]) {
     for sample in newer_samples.iter().rev() {
         samples.retain(|known_sample| known_sample.run != sample.run);

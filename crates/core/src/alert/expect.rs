@@ -213,7 +213,8 @@ impl Expectations {
         (next_check > check_at && is_worth_moving).then_some(next_check)
     }
 
-    /// The earliest planned instant of a run whose success counts, for a check that was due at `check_at`.
+    /// The earliest planned instant of a run whose success counts, for a check that was due at `check_at`; `None` for an expectation that
+    /// is checked against open runs, or that is not set.
     #[must_use]
     pub fn counts_from(&self, kind: ExpectKind, check_at: Timestamp, now: Timestamp) -> Option<Timestamp> {
         match kind {

@@ -1,4 +1,4 @@
-//! From facts to observations: whether a rule's condition holds for a subject.
+//! Turns facts into observations: decides whether a rule's condition holds for a subject.
 
 use std::time::Duration;
 
@@ -114,8 +114,8 @@ pub fn counts_skip(reasons: &[Reason], reason: Reason) -> bool {
     reasons.contains(&reason) || reasons.is_empty() && !is_on_purpose
 }
 
-/// Whether a fire is part of an incident of its job. There are two such cases: the incident names the fire's run, or the rule counts such
-/// fires and the fire was planned during the incident, or earlier by no more than the time that the rule looks back.
+/// Whether a fire is part of an incident of its job. One of two conditions suffices: the incident names the fire's run; or the rule counts
+/// fires with this end, and the fire was planned during the incident or at most the rule's look-back time before it.
 #[must_use]
 pub fn is_part_of(
     spec: &RuleSpec,
@@ -190,7 +190,7 @@ pub fn failures_in_row(count: u32, newest_runs: &[EndedRun], events: &[RunId]) -
     best_streak
 }
 
-/// Whether the newest of the job's ended fires was skipped. `events` are the fires that were skipped since the last check.
+/// Whether the newest of the job's ended runs was skipped. `events` are the runs that were skipped since the last check.
 #[must_use]
 pub fn skipped(newest_runs: &[EndedRun], events: &[RunId]) -> ConditionState {
     let skip = newest_runs.iter().find(|run| run.status == RunStatus::Skipped);

@@ -335,7 +335,7 @@ impl RuleSpec {
     /// Checks the rule.
     ///
     /// # Errors
-    /// Each wrong field, with what would be right.
+    /// Each invalid field, with the values that it accepts.
     pub fn check(&self) -> Result<(), Vec<FieldError>> {
         let mut errors = Vec::new();
         if let Err(message) = name::check(&self.name) {

@@ -1,4 +1,4 @@
-//! What rules and silences are about.
+//! The subjects of rules, incidents and silences.
 
 use super::rule::SubjectKind;
 
@@ -6,7 +6,7 @@ use super::rule::SubjectKind;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     pub kind: SubjectKind,
-    /// 0 for a group.
+    /// The id of the job, app, namespace, node or token; 0 for a group.
     pub id: i64,
     pub name: String,
     /// For a job, the name of its app; for a group of a rule about one app, the name of that app; otherwise `None`.

@@ -1,4 +1,4 @@
-//! From wall-clock times to instants: what happens to times that a zone's clock skips or shows twice.
+//! Turns wall-clock times into instants, and decides what happens to times that a zone's clock skips or shows twice.
 //!
 //! Within a span of one offset, wall-clock times and instants differ by that offset and nothing else. So the search goes
 //! span by span and checks the neighbours of each span. If the clock was set forward at the start of a span, the times just
@@ -15,9 +15,9 @@ use crate::time::Timestamp;
 /// The form of an expression's hour field. It decides how clock changes are treated under [`Gap::Auto`] and [`Fold::Auto`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum HourForm {
-    /// Fixed hours: each wall-clock time counts once.
+    /// Fixed hours: each wall-clock time fires once, whatever the clock skips or repeats.
     WallClock,
-    /// A wildcard, a range or a step: each instant counts.
+    /// A wildcard, a range or a step: a skipped time does not fire, and a repeated time fires twice.
     Interval,
 }
 

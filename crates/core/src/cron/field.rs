@@ -1,4 +1,4 @@
-//! One field of plain values: what it may hold, and how it is read into a set of bits.
+//! One field of plain values: which values it accepts, and how it is read into a set of bits.
 //!
 //! The `cron` crate reads what it can ([`cron_crate`](super::cron_crate)); the reader here takes the rest: ranges that wrap around,
 //! steps beyond the crate's limits, years after 2100, Unix weekdays, and every refusal.
@@ -41,7 +41,7 @@ impl Bits {
     }
 }
 
-/// What a field may hold.
+/// The values that a field accepts.
 #[derive(Debug)]
 pub(super) struct FieldSpec {
     pub(super) field: CronField,
@@ -207,7 +207,7 @@ impl FieldSpec {
         value.filter(|value| (self.low..=self.high).contains(value)).ok_or_else(|| self.refuse(token))
     }
 
-    /// The error for a piece that is refused; it lists all that the field may hold.
+    /// The error for a piece that is refused. It lists everything that the field accepts.
     pub(super) fn refuse(&self, token: Token<'_>) -> CronError {
         token.refuse(self.field, self.allowed)
     }

@@ -1,4 +1,4 @@
-//! From text to a compiled expression: which dialect it is, and its fields in order.
+//! Parses text into a compiled expression: chooses the dialect, and reads the fields in their order.
 
 use super::days::DayRule;
 use super::dst::HourForm;

@@ -39,7 +39,7 @@ pub(super) struct Spans {
     index_hints: Box<[usize]>,
 }
 
-/// 2^24 seconds are 194 days, in which most zones change their clock once.
+/// 2^24 seconds are 194 days, in which a zone seldom changes its clock more than once: a lookup then visits one or two spans.
 const HINT_BITS: u32 = 24;
 
 /// 1969-12-01, before the search begins.

@@ -121,7 +121,7 @@ fn spellings_of_the_same() {
     }
 }
 
-/// The days of June 2026, which starts on a Monday, that an expression fires on.
+/// Checks on which days of June 2026 an expression fires. The month starts on a Monday.
 fn check_june(text: &str, days: &[u32]) {
     let june = date::Date::first_of(2026, 6).unwrap();
     let bits = CronExpr::parse(text).expect(text).fields.days.in_month_of(june);
@@ -267,7 +267,7 @@ fn the_search_ends() {
     assert_eq!(daily.next_after(Tz::UTC, rule, last), None);
 }
 
-/// Two changes within one step could hide each other.
+/// If a zone changed its offset twice within one step, both changes could be missed.
 #[test]
 fn spans_are_longer_than_the_step_that_finds_them() {
     for zone in chrono_tz::TZ_VARIANTS {

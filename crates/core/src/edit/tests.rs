@@ -99,7 +99,7 @@ fn a_row_that_may_be_on_its_way_is_left_alone() {
     let row = soon(101_500, RunStatus::Pending);
     let slow = EditContext { read_at: Timestamp::from_millis(100_600), ..context(std::slice::from_ref(&row)) };
     assert_eq!(ids(&plan_edit(Some(&paused), slow).skipped_rows), Vec::<i64>::new());
-    // A definition that also fires then applies to rows that are due later.
+    // A new definition that fires at the instant of a row takes the row over, unless the row may have been sent.
     let jittered = job(&json!({"every": "1s", "jitter": {"max": "30s"}}), true);
     for (row, is_kept) in [
         (soon(100_999, RunStatus::Pending), false),

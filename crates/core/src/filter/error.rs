@@ -1,4 +1,4 @@
-//! The errors of a filter, with what would be right.
+//! The errors of a filter. Each message describes a correct term.
 
 use super::terms::{FILTER_LEN_MAX, Key, TERM_COUNT_MAX};
 use crate::words::Lang;
@@ -44,7 +44,7 @@ pub enum FilterProblem {
     },
     /// A value that is not an instant.
     Instant(Key, String),
-    /// A value that is not a bound on a duration; `>5m` would be one.
+    /// A value that is not a bound on a duration such as `>5m`, or a second bound on the same side.
     Length(Key, String),
     /// A value that is not a label.
     Label(String),

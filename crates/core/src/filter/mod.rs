@@ -1,9 +1,9 @@
 //! The filter of lists of runs and jobs, as users write it in the console, the API and the command line:
 //! `status:failed app:orders job:orders.* since:8h duration:>5m -trigger:manual "refused"`.
 //!
-//! [`Filter::parse`] reads it, `Display` writes it in its canonical form, and [`suggest`] completes what is being typed. Words
-//! without a key are searched in messages and in the names of jobs. Text with an unknown key, such as `note:x`, is searched
-//! like a word without a key, so that text pasted from elsewhere is not refused.
+//! [`Filter::parse`] reads it, `Display` writes it in its canonical form, and [`suggest`] completes what is being typed. Words without a
+//! key are searched in messages and in the names of jobs. Text with an unknown key, such as `note:x`, is searched like a word without a
+//! key, so that text pasted from elsewhere is not refused. Only a key that is almost a known one is an error.
 
 mod error;
 mod parse;

@@ -45,11 +45,11 @@ impl Pattern {
     }
 }
 
-/// A label: its key, and its value if that matters.
+/// A condition on a label: its key and, if given, its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelTest {
     pub key: String,
-    /// The value; `None` for any.
+    /// The value that the label must have; `None` for any.
     pub value: Option<String>,
 }
 
@@ -72,7 +72,7 @@ pub enum InstantBound {
     Yesterday,
     /// A day, on the clock of the reader's zone.
     Day(NaiveDate),
-    /// A time, on the clock of the reader's zone.
+    /// A date and time, on the clock of the reader's zone.
     Local(NaiveDateTime),
     /// An instant.
     At(Timestamp),

@@ -1,5 +1,5 @@
-//! Sentences about two kinds of runs: those whose last attempt never began although an earlier one did, and those whose end no
-//! executor reported.
+//! Sentences about two kinds of runs: runs whose last attempt never began although an earlier one did, and runs that a caller asked to
+//! cancel but whose end no executor reported.
 
 use super::bilingual::{Bilingual, bilingual, executor_clause};
 use crate::reason::ReasonDetail;
@@ -16,7 +16,7 @@ pub(super) fn last_begun_attempt<'a>(attempts: &'a [Attempt], row: &Run) -> Opti
     attempts.iter().rfind(|attempt| attempt.attempt < row.attempt && attempt.may_have_begun())
 }
 
-/// What became of the attempt that began, and why the current attempt did not begin.
+/// How the attempt that began ended, and why the current attempt did not begin.
 pub(super) fn attempt_not_begun_sentence(
     begun_attempt: &Attempt,
     row: &Run,

@@ -1,4 +1,4 @@
-//! The types of the history of fires: what it is computed from, and its entries.
+//! The types of the history of fires: its input and its entries.
 
 use std::time::Duration;
 
@@ -28,12 +28,12 @@ pub struct Definition {
     pub job: Job,
 }
 
-/// What a history is computed from.
+/// The input of a history.
 #[derive(Clone, Copy, Debug)]
 pub struct FireInput<'a> {
     /// The definitions that were in force in the range, the oldest first.
     pub definitions: &'a [Definition],
-    /// The instant that fixed rates count from.
+    /// The instant from which `every` schedules count.
     pub anchor: Timestamp,
     /// When the job was deleted: nothing later is planned.
     pub deleted_at: Option<Timestamp>,
@@ -53,7 +53,7 @@ pub struct FireInput<'a> {
     pub kept_from: Timestamp,
 }
 
-/// What a history is about: the fires from `from` to `to`, both included.
+/// The fires that a history covers: from `from` to `to`, both included.
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
     /// The first instant.
@@ -72,11 +72,11 @@ pub struct Entry {
     pub last: Timestamp,
     /// How many fires there are.
     pub count: u64,
-    /// What became of the fires.
+    /// The verdict that the fires share.
     pub verdict: FireVerdict,
 }
 
-/// What became of a fire.
+/// The verdict of a fire, or why it has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FireVerdict {
     /// It has its own row, which holds the details.
@@ -172,14 +172,14 @@ impl FireVerdict {
         }
     }
 
-    /// Whether it is about a fire, and not about an instant that a calendar removed or moved.
+    /// Whether this is the verdict of a fire, rather than of an instant that a calendar removed or moved.
     #[must_use]
     pub const fn is_fire(&self) -> bool {
         !matches!(self, Self::Calendar { .. })
     }
 }
 
-/// What became of the fires of a range.
+/// The verdicts of the fires of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FireHistory {
     /// The entries, sorted by instant; they do not overlap.

@@ -1,4 +1,4 @@
-//! How late a run began, and what it waited for.
+//! Describes how late a run began, and what it waited for.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::words::Lang;
 
 /// A run that begins this much after its due time is late.
 pub(super) const LATE_FROM: Duration = Duration::from_secs(1);
-/// Shorter waits are not given as an explanation.
+/// A shorter wait does not explain why a run is late.
 const WAIT_FROM: Duration = Duration::from_millis(500);
 
 /// How late the run began, and what it waited for; empty if it was not late, or has not begun.

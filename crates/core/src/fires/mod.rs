@@ -1,4 +1,4 @@
-//! The history of fires: what became of each fire that a job's definitions planned in a stretch of time, and why.
+//! The history of fires: for each fire that a job's definitions planned in a stretch of time, its verdict and the reason.
 //!
 //! The history is computed from the definitions, the instants at which they took effect, and the rows of the ledger. A fire
 //! with a row is described by that row; a fire without one is described by the definition (removed by a calendar, paused), by

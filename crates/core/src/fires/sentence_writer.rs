@@ -94,7 +94,7 @@ impl<'a> SentenceWriter<'a> {
         }
     }
 
-    /// Whether a run of this instant is not sent because of the job's mode.
+    /// Whether a run of this instant is not sent, because the job is in shadow mode.
     fn is_shadow(&self, trigger: Trigger) -> bool {
         self.job.is_some_and(|job| job.mode.is_shadow_run(trigger, self.at))
     }

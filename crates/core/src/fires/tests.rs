@@ -374,7 +374,7 @@ fn the_reason_why_nothing_was_planned_is_given() {
     let expected = "Nothing was planned at 1970-01-01 00:01 UTC: the first known definition was saved at \
                     1970-01-01 00:01:40 UTC.";
     assert_eq!(en(&manual, None, 60), expected);
-    // More than a year before the first definition, none is read.
+    // For an instant more than a year before the first definition, the caller passes no definition.
     let expected = "Nothing was planned at 1970-01-01 00:05 UTC: no definition of the job is known from that time.";
     assert_eq!(en(&[], None, 300), expected);
 }
@@ -482,7 +482,7 @@ fn lateness_is_explained_by_the_wait() {
     assert!(why(&facts, secs(120)).en.contains("on w-1, 39 s late, succeeded."));
 }
 
-/// Twenty crons that fire each second, of a job that was deleted or is paused for long: the search is bounded, and finds the nearest fires.
+/// Twenty crons that fire each second, of a job that was deleted or paused long ago: the search is bounded, and finds the nearest fires.
 #[test]
 fn the_search_for_the_nearest_fires_is_bounded() {
     let crons: Vec<Value> = (0..20).map(|_| json!({"cron": "* * * * * ?"})).collect();

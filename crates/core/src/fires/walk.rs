@@ -12,9 +12,9 @@ use crate::spec::CalendarRule;
 use crate::time::Timestamp;
 use crate::timetable::AppliedCalendar;
 
-/// Maximum number of steps of one history; the next history covers the rest. A step is one count of the fires of a stretch or a
-/// day (`add_counted_fires`), or one search of a schedule for its next instant (`add_fires_one_by_one`). Some searches are not counted: at most two
-/// for each counted step and two more for each stretch (`add_fires_under_calendar`), and one that checks whether the definition plans a row.
+/// Maximum number of steps of one history; the next history covers the rest. A step is one count of the fires of a stretch or a day
+/// (`add_counted_fires`), or one search of a schedule for its next instant (`add_fires_one_by_one`). A few more searches are not counted:
+/// at most two for each step, and three for each stretch.
 const STEP_COUNT_MAX: usize = 50_000;
 
 /// The history of a range.
@@ -317,7 +317,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The rows that the schedule itself made, one for each instant: for a fire with shards, the row that stands for all shards.
+/// The rows that the schedule planned, one for each instant: for a fire with shards, the row that stands for all shards.
 fn planned_rows(rows: &[Run]) -> Vec<&Run> {
     let mut rows: Vec<&Run> = rows.iter().filter(|row| row.cause == 0).collect();
     rows.sort_by_key(|row| (row.fire_at, row.shard_index));

@@ -41,7 +41,7 @@ pub struct Why {
     pub at: Timestamp,
     /// How `at` was chosen.
     pub subject: AnswerSubject,
-    /// What became of the fire of this instant; `None` if nothing was planned and nothing ran.
+    /// The verdict of the fire at this instant; `None` if nothing was planned and nothing ran.
     pub entry: Option<Entry>,
     /// The nearest earlier fire within a year, if nothing was planned.
     pub before: Option<Timestamp>,
@@ -63,7 +63,7 @@ impl Why {
         }
     }
 
-    /// Adapts the answer to a question that named no instant: its sentence then begins with the fire that it is about.
+    /// Adapts the answer to a question that named no instant: its sentence then begins by naming the fire.
     #[must_use]
     pub fn with_subject(self, subject: AnswerSubject, facts: &FireInput<'_>) -> Self {
         let (en, zh) = SentenceWriter::new(facts, self.at).opening_text(subject);

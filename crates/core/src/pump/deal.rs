@@ -91,8 +91,8 @@ pub fn deal(
         };
         match epoch {
             Some(epoch) if is_defined => free_items.push((name, epoch)),
-            // `updated_at` alone does not suffice: in a pump that has not run for long, it was old already when the definition
-            // lost the item.
+            // `updated_at` alone does not suffice: in a pump that has not run for a long time, it was already old when the item was removed
+            // from the definition.
             Some(_) if item.owner.is_none() && now >= item.updated_at.max(settings.saved_at) + REMOVED_AFTER => {
                 change(ItemChange::Remove);
             }

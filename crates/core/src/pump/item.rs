@@ -256,8 +256,8 @@ fn change_item(item: &mut Item, change: &ItemChange, now: Timestamp) -> bool {
     }
 }
 
-/// Accepts a report if it has the item's epoch, and no other attempt owns the item. So the late reports of an attempt that has
-/// ended are accepted until the item is dealt again.
+/// Accepts a report if it has the item's epoch, and no other attempt owns the item. Late reports of an ended attempt are therefore accepted
+/// until the item is dealt again.
 fn apply_report(item: &mut Item, progress: &Progress) -> bool {
     if item.epoch != progress.epoch || item.owner.is_some_and(|owner| owner != progress.owner) {
         return false;

@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 
 /// Wait between a root run that failed, or was skipped, and the next one.
 const WAIT_AFTER_FAILURE: Duration = Duration::from_secs(60);
-/// For this long after a planned start, the schedule is left to begin the run. After that, this module begins it.
+/// For this long after a planned start, only the schedule may begin the run. After that, this module begins it.
 const SCHEDULE_BEGINS_WITHIN: Duration = Duration::from_secs(10);
 /// The reasons after which no other run begins in the same window.
 const FINAL_REASONS: [Reason; 6] =
@@ -132,8 +132,8 @@ fn end_of(job: &Job, pump: &Pump, version: i64, root: Root, is_dry: bool, now: T
     reason.map_or(RootStep::Stay, RootStep::End)
 }
 
-/// Begins the root runs that the schedule does not begin itself: those of a pump without a schedule, those in a window that was
-/// already open when a server started or a definition was saved, and those that continue after an edit or a failure.
+/// Begins the root runs that the schedule does not begin itself: in a pump without a schedule, in a window that was already open when a
+/// server started or a definition was saved, and after an edit or a failure that interrupted a run.
 fn begin_root(job: &Job, pump: &Pump, state: PumpJobState, newest_root: Option<Root>, now: Timestamp) -> RootStep {
     let start = window_start(job, pump, state, now).or_else(|| interrupted_window_start(job, pump, newest_root?, now));
     let Some(start) = start else { return RootStep::Stay };
@@ -158,8 +158,8 @@ fn was_interrupted(root: Root) -> bool {
     !is_final && (root.status != RunStatus::Succeeded || root.was_ended_by_edit())
 }
 
-/// The start of a window that an edit or a pause interrupted, and that is still open although the schedule does not open it
-/// again. There are two such windows: that of a pump that ends when it is empty, and that of a run that was triggered by hand.
+/// The start of a window that an edit or a pause interrupted, and that is still open although the schedule does not open it again. This
+/// applies to a pump that ends when it is empty, and to a run that was triggered by hand.
 fn interrupted_window_start(job: &Job, pump: &Pump, newest_root: Root, now: Timestamp) -> Option<Timestamp> {
     let ends_empty = !job.timetable.schedules.is_empty() && pump.until == Until::Empty;
     let is_by_hand =

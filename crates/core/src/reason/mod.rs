@@ -113,7 +113,7 @@ impl Reason {
         matches!(self, Self::WindowOver | Self::Dry | Self::Paused | Self::Changed)
     }
 
-    /// Whether the reason ends a pump's window, so that no later run continues with what is left.
+    /// Whether the reason ends a pump's window, so that no later run processes the rows that are left.
     #[must_use]
     pub const fn ends_window(self) -> bool {
         matches!(self, Self::WindowOver | Self::Dry)

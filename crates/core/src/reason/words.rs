@@ -294,7 +294,7 @@ pub fn waits_for(detail: &ReasonDetail, lang: Lang) -> Option<String> {
     })
 }
 
-/// 等待, with a space before Latin letters.
+/// Puts 等待 before a Chinese text, with a space between them if the text begins with an ASCII character.
 #[must_use]
 pub fn wait_zh(awaited: &str) -> String {
     let space = if awaited.starts_with(|first: char| first.is_ascii_graphic()) { " " } else { "" };
@@ -466,7 +466,7 @@ fn waited_text(detail: &ReasonDetail, lang: Lang) -> String {
 /// A length of time in its two largest units: `38 s`, `1 min 30 s`, `5 分钟`.
 #[must_use]
 pub fn short_length(length: Duration, lang: Lang) -> String {
-    // Milliseconds next to minutes, or tenths next to seconds, are of no use.
+    // Milliseconds next to minutes, or tenths next to seconds, would not inform the reader.
     let seconds = if length >= Duration::from_secs(1) { (length + Duration::from_millis(500)).as_secs() } else { 0 };
     let parts = [
         (seconds / 86_400, "d", "天"),

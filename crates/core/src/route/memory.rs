@@ -17,7 +17,7 @@ pub struct Memory {
     /// When this memory began.
     since: Option<Timestamp>,
     turn: Option<u32>,
-    /// The key of each online executor with a number for how often, or how recently, it was used, in the order of the names.
+    /// For each candidate, in the order of the names: its key, and a number that counts its uses (LFU) or ranks its last use (LRU).
     uses: Vec<(u64, u32)>,
 }
 

@@ -176,7 +176,7 @@ impl Range {
         self.from <= at && at < self.to
     }
 
-    /// The range in which fires have to be read, so that those at the edges are compared too.
+    /// The range of fires that the caller must read, so that those at the edges of the compared range find their counterparts.
     #[must_use]
     pub fn with_edges(&self) -> (Timestamp, Timestamp) {
         (self.from - self.tolerance - SAME_FIRE_WITHIN, self.to + self.tolerance + SAME_FIRE_WITHIN)

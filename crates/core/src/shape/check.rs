@@ -1,4 +1,4 @@
-//! The walk over a document and its schema.
+//! Compares a document with its schema, value by value.
 
 use serde_json::{Map, Value, json};
 use strsim::osa_distance;
@@ -32,7 +32,7 @@ impl<'s> Checker<'s> {
         (self.errors, self.error_count)
     }
 
-    /// Whether the value fits. Values inside of it that were replaced by placeholders do not count.
+    /// Whether the value itself fits. Wrong values inside it do not count, because they are replaced by placeholders.
     pub(super) fn check(&mut self, schema: &'s Value, value: &mut Value) -> bool {
         let schema = resolve(self.root, schema);
         if !admits(self.root, schema, value) {

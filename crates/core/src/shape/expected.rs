@@ -1,4 +1,4 @@
-//! What a schema expects and what a value is, in words.
+//! Describes in words which values a schema accepts, and a given value.
 
 use serde_json::Value;
 
@@ -142,7 +142,7 @@ fn type_words(kind: &str, schema: &Value) -> String {
     }
 }
 
-/// The names of the fields that must be there.
+/// The names of the required fields.
 fn required_fields(schema: &Value) -> Vec<&str> {
     schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
 }
@@ -168,7 +168,7 @@ pub(super) fn integer_bounds(schema: &Value) -> Option<(i128, i128)> {
     })
 }
 
-/// What a value is, in words.
+/// Describes a value in words: its type and, unless it is a list or an object, its content.
 pub(super) fn describe_value(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),

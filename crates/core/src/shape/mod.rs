@@ -63,9 +63,8 @@ pub struct ShapeErrors<T> {
 }
 
 impl<T> ShapeErrors<T> {
-    /// Of `field_errors`, returns those that no deviation can have caused. `field_errors` are errors that further checks of the
-    /// repaired document reported. A deviation can have caused an error if the pointer of one lies at or below the pointer of
-    /// the other.
+    /// Returns the errors among `field_errors` that no deviation can have caused. `field_errors` are errors that further checks of the
+    /// repaired document reported. A deviation can have caused an error if the pointer of one lies at or below the pointer of the other.
     pub fn independent_errors(&self, field_errors: Vec<FieldError>) -> impl Iterator<Item = FieldError> {
         let is_below = |below: &str, above: &str| {
             below.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -1,9 +1,8 @@
 //! The search for the next fire of a timetable, with a bound on its work.
 //!
-//! A calendar can remove all fires of a schedule for years. A search takes the candidates of all schedules in the order
-//! of their instants, so that a schedule without fires is never searched beyond the next fire of another schedule. It gives
-//! up after a fixed amount of work and returns the instant from which to continue: one job must not delay the scan of
-//! all jobs.
+//! A calendar can remove all fires of a schedule for years. A search takes the candidates of all schedules in the order of their instants,
+//! so that a schedule without fires is never searched beyond the next fire of another schedule. After a fixed amount of work it stops and
+//! returns the instant from which to continue, so that one job does not delay the scan of all jobs.
 
 use std::time::Duration;
 
@@ -16,7 +15,8 @@ use crate::schedule::{Schedule, just_before};
 use crate::spec::CalendarRule;
 use crate::time::Timestamp;
 
-/// How far a search looks ahead from the first instant of the schedules while the calendar allows no fire.
+/// How far a search looks ahead while the calendar allows no fire: from its start or, if the schedules have no instant in that time, from
+/// their first instant.
 const HORIZON: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 /// Maximum number of days by which a fire is shifted.
 const SHIFT_DAYS_MAX: usize = 366;

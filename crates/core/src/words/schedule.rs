@@ -54,7 +54,7 @@ pub fn schedule_spec(spec: &ScheduleSpec, lang: Lang) -> Option<String> {
     Schedule::compile("", spec).ok().map(|compiled| schedule(&compiled, lang))
 }
 
-/// What a calendar does to the fires of a job.
+/// Describes the effect of a calendar on the fires of a job.
 #[must_use]
 pub fn calendar(name: &str, rule: CalendarRule, lang: Lang) -> String {
     match (lang, rule) {

@@ -12,7 +12,8 @@ use super::config::AgentConfig;
 use super::process_tree::WORK_DIR;
 use crate::job_error::JobError;
 
-/// Variables with this prefix are the agent's own settings and secrets: runs do not get them.
+/// Variables of the agent's environment with this prefix are its settings and secrets. Runs do not inherit them, and a
+/// job cannot set them.
 pub(super) const OWN_PREFIX: &str = "RONDEL_";
 
 /// Variables of the agent's environment that are passed to every run.
@@ -86,8 +87,8 @@ pub struct RunAs {
     /// A program and its first arguments; `--cwd DIRECTORY -- PROGRAM ARGUMENT…` is appended. The launcher changes to
     /// this user and then becomes PROGRAM.
     pub launcher: Vec<OsString>,
-    /// A program and its first arguments; a working directory is appended. The probe fails, with a sentence on its
-    /// standard error, if this user cannot work there or can read files that belong to the agent alone.
+    /// A program and its first arguments; a working directory is appended. The program fails, with a sentence on standard
+    /// error, if this user cannot work in that directory or can read files that belong to the agent alone.
     pub probe: Vec<OsString>,
 }
 

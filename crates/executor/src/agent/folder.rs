@@ -51,8 +51,8 @@ fn own_uid() -> u32 {
 
 impl AgentFolder {
     /// Makes the agent's folder in `base_folder`, after removing those of dead agents. `is_shared` is true if other
-    /// users can write to the place of the base folder. One of those users might have made that folder, so it must then
-    /// belong to this user. `watcher` is a program that cleans up immediately if this process dies: see
+    /// users can write to the directory that contains the base folder: one of them may have made the base folder, so it
+    /// must belong to this user. `watcher` is a program that cleans up immediately if this process dies: see
     /// [`clean_up_after`]. The user `run_as` can enter the working directories of runs.
     pub(super) fn open(
         base_folder: &Path,
@@ -125,7 +125,7 @@ impl Drop for AgentFolder {
 }
 
 /// Makes the base folder, which contains the folders of all agents, if it does not exist. Returns its path without
-/// symbolic links. If other users can write to its place (`is_shared`), it must belong to this user.
+/// symbolic links. If other users can write to its parent directory (`is_shared`), it must belong to this user.
 fn open_base(base_folder: &Path, is_shared: bool, mode: u32) -> io::Result<PathBuf> {
     std::fs::DirBuilder::new().recursive(true).mode(mode).create(base_folder)?;
     let metadata = base_folder.symlink_metadata()?;

@@ -195,7 +195,7 @@ fn param_error(field: &str, reason: impl std::fmt::Display) -> JobError {
     JobError::terminal(format_args!("params: {field}: {reason}"))
 }
 
-/// Why a body could not be read. The caller of [`read_body`] turns a connection error into a message.
+/// Why a body could not be read.
 enum BodyError {
     TooLarge(usize),
     Read(RequestError),

@@ -17,7 +17,7 @@ use crate::lifecycle::lock;
 /// The variable that names a run's working directory. It is also the marker by which the run's processes are found.
 pub(super) const WORK_DIR: &str = "RONDEL_WORK_DIR";
 
-/// The maximum number of passes in which all processes are listed. Each pass finds the processes that were forked since
+/// How many times all processes are listed and signalled, at most. Each pass finds the processes that were forked since
 /// the previous pass.
 const PASSES_MAX: usize = 16;
 
@@ -126,8 +126,8 @@ pub(super) fn kill_with_variable(name: &str, value_start: &str) -> usize {
 }
 
 fn send_signal(process: ProcessKey, signal: Signal) {
-    // The process may have ended by now. It may also belong to another user, if it inherited the marker and then
-    // changed its user.
+    // The process may have ended by now, which is no failure. A process that has changed its user cannot be signalled,
+    // unless the agent is root.
     if let Some(Err(error)) = Pid::from_raw(process.id).map(|pid| kill_process(pid, signal))
         && error != rustix::io::Errno::SRCH
     {

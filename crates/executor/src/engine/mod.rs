@@ -179,8 +179,8 @@ impl Engine {
         self.wake_waiters();
     }
 
-    /// If no server has answered for too long, stops the runs that must not run twice. This is also checked before each
-    /// run begins: a paused process may resume just before that, when another executor already has the run.
+    /// If no server has answered for too long, stops the runs that must not continue in silence. This is also checked
+    /// before each run begins: a paused process may resume just before that, when another executor already has the run.
     fn enforce_silence_limit(&self) {
         self.stop_runs_in_silence(self.setup.silence.exceeded_period(host::uptime()));
     }
@@ -196,7 +196,8 @@ impl Engine {
         });
     }
 
-    /// Reports a verdict for runs that should have ended but whose handlers block their threads. Ends the tasks of these runs.
+    /// Reports a verdict for runs that should have ended but whose handlers block their threads. Aborts the tasks that these
+    /// runs have spawned.
     fn end_stuck_runs(self: &Arc<Self>, now: Instant) {
         let mut table = self.table();
         let grace = self.setup.timing.cancel_grace + STUCK_MARGIN;
@@ -282,7 +283,7 @@ impl Engine {
         let link = Arc::new(link.with_silence_count(self.setup.silence.exceeded_count()));
         self.repeat_reports(&link);
         table.add_link(&link, now);
-        // This server may lack the newest progress: it was sent on a stream that ended, or there was no stream.
+        // This server may lack the newest progress: progress is sent only on the streams that are open at that time.
         table.runs().for_each(|run| run.list_progress());
         drop(table);
         if let Some(journal) = &self.journal {
@@ -313,7 +314,7 @@ impl Engine {
 
     /// Records a message from a server. Returns false if this session must be reopened: no server answered for too
     /// long, either just before this message or earlier in the session, so other executors may have the runs that this
-    /// server sent. In the first case, the runs that must not run twice are also stopped.
+    /// server sent. In the first case, the runs that must not continue in silence are also stopped.
     pub(crate) fn record_heard(&self, link: &Link) -> bool {
         if link.silence_count != self.setup.silence.exceeded_count() {
             return false;
@@ -396,7 +397,7 @@ fn now() -> std::time::Instant {
 }
 
 /// Drops the schemas of parameters if the hello would be larger than a server accepts: parameters are still checked when
-/// a handler reads them. If that is not enough, it also drops the start times of the held runs.
+/// a handler reads them. If that is not enough, also drops whether and when the held runs began.
 fn fit_hello(hello: Hello) -> Hello {
     if rondel_proto::encoded_len(&hello) + HELLO_OVERHEAD <= rondel_proto::MESSAGE_BYTES_MAX {
         return hello;

@@ -1,5 +1,5 @@
-//! Measures the silence: how long no server has answered. If the silence exceeds a limit, runs that must not run twice
-//! stop, because a successor may run elsewhere.
+//! Measures the silence: how long no server has answered. If the silence reaches a run's limit, the run stops, because
+//! its successor may run elsewhere.
 //!
 //! Times are uptimes that include the host's sleep: a laptop that wakes up has heard no server all night.
 
@@ -11,7 +11,7 @@ use rondel_proto::v1;
 /// A period in which no server answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SilencePeriod {
-    /// The length of silence at which runs that must not run twice are stopped.
+    /// The executor's limit: when the silence has lasted this long, the runs stop that must not continue in silence.
     pub(crate) limit: Duration,
     /// How long the silence has lasted so far.
     pub(crate) duration: Duration,
@@ -106,7 +106,7 @@ impl Silence {
         exceeded_silence
     }
 
-    /// The silence, if it is too long for runs that must not run twice.
+    /// The silence, if it has reached the executor's limit.
     pub(crate) fn exceeded_period(&self, uptime: Duration) -> Option<SilencePeriod> {
         self.current_period(uptime).filter(|silence| silence.duration >= silence.limit)
     }

@@ -10,7 +10,7 @@ pub(crate) struct JournalLoop {
     engine: Arc<Engine>,
     journal: Arc<Journal>,
     /// Whether a write has failed since the last batch of results that was written. Only the first failure is logged,
-    /// not that of each batch. Emptying the journal does not reset this, because a full disk allows that, too.
+    /// not that of each batch. Emptying the journal does not reset this, because it succeeds even on a full disk.
     has_failed: bool,
 }
 

@@ -18,7 +18,7 @@ use crate::table::{RunKey, TableLog};
 /// Pending lines become a chunk at this many bytes, or at the next sweep.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Maximum bytes of one attempt's log that were not put on a stream; further lines are dropped and counted.
+/// Maximum bytes of one attempt's log that no stream has got yet; further lines are dropped and counted.
 const UNSENT_BYTES_MAX: usize = 1024 * 1024;
 
 /// Maximum bytes of one attempt's log that were sent and not acknowledged; no more is sent until an acknowledgement
@@ -209,7 +209,7 @@ impl TableLog for RunLog {
         lock(&self.state).link_id
     }
 
-    /// Accepts no more lines. If the log exceeded its limit, its last lines are appended to the stored beginning.
+    /// Accepts no more lines. If the log exceeded its limit, its last lines are appended to the kept beginning.
     fn close(self: &Arc<Self>) {
         let mut state = lock(&self.state);
         state.is_closed = true;

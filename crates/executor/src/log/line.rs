@@ -7,7 +7,7 @@ pub(crate) const LINE_BYTES_MAX: usize = 16 * 1024;
 
 const CUT_MARK: &str = " … [line cut]";
 
-/// Masks secrets, replaces NUL (no database stores it in a text) and cuts with a visible mark.
+/// Masks secrets, replaces NUL (which some databases cannot store in a text), and cuts a long line with a visible mark.
 pub(crate) fn sanitize(text: &str, masks: &Masks) -> String {
     let masked_text = masks.apply(text.trim_end_matches(['\n', '\r']));
     let clean_text =

@@ -64,7 +64,8 @@ impl PumpContext {
         self.run.shard().total
     }
 
-    /// Resolves when the group must end: it selects nothing more, and rows in execution have a bounded time to finish.
+    /// Resolves when the group's run must stop or its executor drains: the group then selects nothing more, and rows in
+    /// execution have a bounded time to finish. Does not resolve when a server only asks for items back.
     pub async fn cancelled(&self) {
         match self.run.order_mailbox() {
             Some(mailbox) => tokio::select! {
@@ -75,7 +76,7 @@ impl PumpContext {
         }
     }
 
-    /// Whether the group must end.
+    /// Whether the group's run must stop or its executor drains.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.run.stop_cause().is_some()

@@ -9,8 +9,8 @@ use crate::run::StopCause;
 /// How many keys of failed rows a message names.
 const NAMED_COUNT_MAX: usize = 10;
 
-/// The ending of a group that has released every item, with the group's counts. A group that ended on its own or by a
-/// drain yields: other groups continue with its items.
+/// The ending of a group that has released every item, with the group's counts. A group that a server or a drain asked to
+/// release its items yields: other groups continue with them.
 pub(super) fn ending<R: Clone>(cause: Option<&StopCause>, group: &Group<R>, failed_select_count: u64) -> Ending {
     let Counts { rows, done, failed, .. } = group.total();
     let mut counts = serde_json::json!({"fetched": rows, "done": done, "failed": failed});

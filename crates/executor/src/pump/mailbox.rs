@@ -101,7 +101,7 @@ impl LastReports {
         self.wake.notify_one();
     }
 
-    /// The reports that were not sent on any stream yet.
+    /// Takes the reports that were published since the last call: the newest of each group.
     #[must_use]
     pub fn take_unsent(&self) -> Vec<PumpReport> {
         let mut last_reports = lock(&self.last_reports);

@@ -125,7 +125,8 @@ impl TestPump {
         self
     }
 
-    /// How long rows in execution may continue after the time limit of the test; 45 s by default.
+    /// How long the group may take to end after the time limit of the test; 45 s by default. After nine tenths of this time,
+    /// rows in execution are aborted.
     pub fn hand_over(mut self, length: Duration) -> Self {
         self.limits.hand_over_ms = time::millis(length);
         self

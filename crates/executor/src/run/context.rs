@@ -318,8 +318,8 @@ impl RunContext {
         }
     }
 
-    /// Whether the run should have ended: its timeout has passed, or it must stop. Callers add the ordinary grace. For
-    /// a cancelled group of a pump job, whose grace is longer, this is true only once the difference between the two
+    /// Whether the run should have ended: its timeout has passed, or it must stop. Callers add the ordinary grace. A
+    /// cancelled group of a pump job has a longer grace, so this becomes true only when the difference between the two
     /// graces has passed since the stop.
     pub(crate) fn should_end(&self, now: Instant) -> bool {
         let extra_grace = self.stop_grace().saturating_sub(self.inner.setup.timing.cancel_grace);

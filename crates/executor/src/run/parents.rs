@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 pub(crate) const PARENTS: &str = "parents";
 
 /// Takes the parents out of the parameters; `None` if there are none. A job's own parameter of this name stays, because
-/// it lacks the run id and the status that servers list for each parent. A manual repetition of a run has the run's
-/// parents, too.
+/// it lacks the run id and the status that servers list for each parent. The run's trigger is not considered, because a
+/// manual repetition of a run has that run's parents, too.
 pub(crate) fn take(params: &mut Value) -> Option<Map<String, Value>> {
     let fields = params.as_object_mut()?;
     let is_run = |parents: &Value| parents["run_id"].is_string() && parents["status"].is_string();

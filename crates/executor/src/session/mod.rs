@@ -24,7 +24,8 @@ const REMIND_PERIOD: Duration = Duration::from_secs(300);
 const ALIAS_PERIOD: Duration = Duration::from_secs(2);
 
 /// If the server behind a URL answers this many times in a row that this executor is connected already, the URL counts as
-/// another URL of a connected server. By then, about 5 s have passed, and a server has given up a broken stream.
+/// another URL of a connected server. By then, about 5 s have passed, and a server gives up a broken stream after two
+/// heartbeats (4 s).
 const ALREADY_CONNECTED_COUNT_MAX: u32 = 8;
 
 /// The longest wait before a URL that counts as another URL of a connected server is dialled again: behind a load
@@ -106,8 +107,8 @@ impl Dialler {
     }
 
     /// Waits while all servers that are connected now stay connected, up to [`ALREADY_CONNECTED_PERIOD`]. Returns
-    /// whether a server was lost: this URL may be the only one that leads to that server, which may not have given up
-    /// the broken stream yet.
+    /// whether one of them was lost: this URL may be the only one that leads to it, so the URL must be dialled often
+    /// again until that server has given up the broken stream.
     async fn wait_before_redial(&self) -> bool {
         let redial_at = Instant::now() + with_jitter(ALREADY_CONNECTED_PERIOD, rand::random());
         let nodes = self.engine.connected_nodes();

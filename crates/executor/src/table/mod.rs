@@ -159,8 +159,8 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         }
     }
 
-    /// The open stream to the same server for each stream by which runs arrived: that stream itself, or a later one. A
-    /// stream is left out if no stream to its server is open.
+    /// Maps the id of each stream by which runs arrived to the id of an open stream to the same server: itself, or a later
+    /// one. A stream is left out if no stream to its server is open.
     fn senders(&self) -> BTreeMap<u64, u64> {
         let open_link_id = |node: i64| self.outbox.links().find(|link| link.node_id() == node).map(|link| link.id());
         let later_links =
@@ -255,7 +255,8 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
                 None => unrefused_runs.push(run),
             }
         }
-        // This message is sent before the results, because a server that has stored a result sends the run again.
+        // This message is sent before the results: a server that has stored such a result sends the run again, and must
+        // know by then that this executor drains.
         for link in self.outbox.links() {
             link.push(LinkItem::Draining);
         }
@@ -356,8 +357,8 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
             self.runs.drop_ahead();
         }
         // Refusals would not reach the server that has taken over the queued runs of the fenced lease. These runs
-        // therefore lose their time limit and may begin at any time. Runs under other leases keep theirs: each welcome
-        // repeats the fences of the last hour.
+        // therefore lose their time limit and may begin at any time. Runs under other leases keep theirs: otherwise each
+        // welcome, which repeats the fences of the last hour, would remove it.
         self.runs.clear_begin_until(fence.node_id, fence.node_epoch);
     }
 

@@ -191,7 +191,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         }
     }
 
-    /// Resends the results that no server has acknowledged, on another stream if there is one.
+    /// Resends the results that no server has acknowledged in time, each on another stream if there is one.
     pub fn resend_due(&mut self, now: Instant) {
         while let Some((at, key)) = self.resend_queue.first().copied() {
             if at > now {
@@ -212,7 +212,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         }
     }
 
-    /// Forgets a result that a server has acknowledged, whatever the verdict.
+    /// Forgets a result that a server has acknowledged, whatever the kind of the acknowledgement.
     pub(super) fn record_ack(&mut self, key: RunKey, now: Instant) {
         let Some(entry) = self.unacked_results.remove(&key) else { return };
         if let Some(resend_at) = entry.resend_at {

@@ -212,7 +212,7 @@ async fn lasting_runs_are_announced_and_short_ones_are_not() {
     let server = FakeServer::start().await;
     let executor = RunningExecutor::start(builder(&server).handler("short", double).handler("lasting", lasting));
     server.hello(0).await;
-    // On a busy machine, one of them may last long enough to be announced.
+    // On a busy machine, one of these runs may last long enough to be announced.
     let short_ones = 1..=5;
     for run_id in short_ones.clone() {
         server.trigger(Trigger { params: "4".to_owned(), ..trigger(run_id, "short") }).await;
@@ -290,7 +290,7 @@ async fn blocking_handlers_run_in_their_pool() {
     executor.stop().await;
 }
 
-/// When the pool had 32 threads, the 33rd handler waited for one while its timeout was already running.
+/// With fewer threads than slots, a handler would wait for a thread while its timeout is already running.
 #[tokio::test]
 async fn each_slot_has_a_thread_for_a_blocking_handler() {
     fn meet() {

@@ -49,7 +49,7 @@ fn last_change_at(facts: &Facts, record: &JobRecord, truth: &Truth) -> Option<Ti
 }
 
 /// I1: every instant since the last change of its job has exactly one row, or lies in exactly one span that was skipped. A fire may have a
-/// row although it lies in a span of an earlier version: an edit plans the fires of a maintenance window again that was ended early.
+/// row although it lies in a span of an earlier version: if a maintenance window is ended early, an edit plans its fires again.
 pub(super) fn fires_without_one_row(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut complaints = Vec::new();
     for record in facts.jobs.values() {

@@ -1,4 +1,4 @@
-//! The check of limits on runs at the same time that jobs share.
+//! The check of concurrency limits that jobs share.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use super::facts::Facts;
 use super::starts::{describe_start, end_ms};
 use crate::truth::{Start, Truth};
 
-/// I16: whenever a run under a limit begins, the runs that are in execution under this limit could be admitted in some order, each while fewer
-/// others were open than its job allows. Which of them was really admitted first is not known, because triggers overtake each other.
+/// I16: whenever a run under a limit begins, there is an order in which the runs that are in execution under this limit could have been admitted:
+/// each while fewer others were open than its job allows. The real order is not known, because triggers overtake each other.
 ///
 /// Known gap: if the takeover of a lease takes longer than two leases, another server takes over some of its runs, and the limit's home does not
-/// know these. Only what begins before that is checked.
+/// know these. Only runs that begin before that are checked.
 pub(super) fn over_limit(facts: &Facts, truth: &Truth) -> Vec<String> {
     let checked_until_ms = truth.split_adoption_ms.unwrap_or(u64::MAX);
     let mut starts_by_key: BTreeMap<&str, Vec<(&Start, u32)>> = BTreeMap::new();

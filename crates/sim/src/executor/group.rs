@@ -139,7 +139,8 @@ impl Driver {
         self.executor.reports.publish(report);
     }
 
-    /// Makes all steps of the group that are due. Returns when it has another one at the latest, or `None` if it has ended.
+    /// Takes all steps of the group that are due. Returns when its next step is due at the latest (`Some(None)` if only a
+    /// call or an order leads to one), or `None` if the group has ended.
     fn take_due_steps(&mut self) -> Option<Option<std::time::Instant>> {
         loop {
             self.apply_stop();

@@ -279,7 +279,7 @@ pub async fn a_fenced_lease_is_left_to_its_fencer(store: &dyn Store) {
     let late = [DeadNode { id: dead.node, is_late: true }];
     assert_eq!(store.orphaned_jobs(heir, &late, 10).await.unwrap().fenced, [dead.node]);
     assert_eq!(node(dead).await.fenced_by, Some(fencer.node), "the limits are still there");
-    // The fencer itself finds what it has fenced, even if it does not know that it has.
+    // The fencer itself finds the nodes that it has fenced, even if it does not name them.
     let found = store.orphaned_jobs(fencer, &[], 10).await.unwrap();
     assert_eq!((found.fenced, found.jobs.len()), (vec![dead.node], 1));
 
@@ -306,7 +306,7 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     let Join::Joined { token: sleeper, .. } = store.join(&request).await.unwrap() else { unreachable!() };
     let other = join(store).await;
     let row = super::pending_run(store, sleeper).await;
-    // The job of this run has no open run, so the job keeps its home.
+    // This run ends before the adoption, so its job has no open run and keeps its home.
     let over = super::pending_run(store, sleeper).await;
     finish_all(store, &[finish(&over, Outcome::Succeeded)]).await;
     store.release(sleeper, Timestamp::EPOCH).await.unwrap();

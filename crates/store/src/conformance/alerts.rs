@@ -301,7 +301,7 @@ async fn a_group_names_the_subjects_that_it_has_counted(store: &dyn Store) {
     assert_eq!(counted, [2, 3], "the second one has recovered");
 }
 
-/// A verdict leaves an event in its transaction if a rule covers such runs, and otherwise none.
+/// The transaction of a verdict inserts an event if a rule covers such runs, and otherwise none.
 pub async fn verdicts_leave_events_where_a_rule_waits_for_them(store: &dyn Store) {
     let token = join(store).await;
     let before = pending_run(store, token).await;

@@ -168,7 +168,7 @@ async fn are_tokens_valid(store: &dyn Store, tokens: &[&TokenRecord], now: Times
     work
 }
 
-/// If one token of a series is revoked, or their creator is, all of them end, with everything that they created.
+/// If one token of a series or the creator of the series is revoked, all its tokens end, with everything that they created.
 pub async fn a_token_that_rotates_itself_stays_one_token(store: &dyn Store) {
     // These instants are long ago, so the removal of old tokens affects no token of another check.
     let now = Timestamp::from_secs(900_000_000);

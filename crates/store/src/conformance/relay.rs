@@ -8,8 +8,8 @@ use super::{app, join, stream_end};
 use crate::ledger::{FenceRequest, RelayedAnswer};
 use crate::{LeaseToken, Store};
 
-/// A question reaches the servers that have a stream to the executor. The first answer reaches the server that asked. Another question
-/// replaces the one before.
+/// A request reaches the servers that have a stream to the executor. The first answer reaches the server that asked. A later request
+/// replaces the earlier one.
 pub async fn fences_are_relayed_by_a_server_that_hears_the_executor(store: &dyn Store) {
     let (asker, hears, deaf) = (join(store).await, join(store).await, join(store).await);
     let start = store.now().await.unwrap();
@@ -44,7 +44,7 @@ pub async fn fences_are_relayed_by_a_server_that_hears_the_executor(store: &dyn 
     assert_eq!(store.fence_answers(asker.node, start, 9).await.unwrap(), []);
     assert_eq!(asked(hears, start).await, std::slice::from_ref(&again));
 
-    // After a step back of the clock, the next question of a server that has started again is earlier than its last one.
+    // After a step back of the clock, the next request of a server that has started again is earlier than its last one.
     store.ask_fences(std::slice::from_ref(&request), Timestamp::EPOCH).await.unwrap();
     assert_eq!(asked(hears, start).await, std::slice::from_ref(&request));
     store.answer_fences(std::slice::from_ref(&answer), start).await.unwrap();

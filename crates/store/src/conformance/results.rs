@@ -339,7 +339,7 @@ pub async fn one_batch_may_hold_two_results_of_a_run(store: &dyn Store) {
     assert_eq!(store.attempts(run.id).await.unwrap().len(), 1);
 }
 
-/// A report shows that the first attempt began after all, in the same batch as the end of the second: the second end sees it.
+/// One batch has the end of the second attempt, and a late report that the first attempt began after all. The second end sees that report.
 pub async fn a_batch_may_hold_a_late_report_and_the_next_end(store: &dyn Store) {
     let token = join(store).await;
     for is_one_batch in [true, false] {

@@ -15,8 +15,8 @@ use crate::streams::LastSessions;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeadNode {
     pub id: NodeId,
-    /// Whether its runs are taken over even if another node has fenced its lease. The limits of the dead node are at that other node, which then
-    /// does not know these runs.
+    /// Whether its runs are taken over even if another node has fenced its lease. That other node is the home of the dead node's limits, and
+    /// counts them without these runs.
     pub is_late: bool,
 }
 
@@ -74,11 +74,11 @@ pub struct OrphanedJob {
 pub struct OrphanedJobs {
     /// Jobs with open runs under leases that have ended, those with the fewest such runs first.
     pub jobs: Vec<OrphanedJob>,
-    /// The nodes that are taken over: dead nodes that the caller named, except nodes that are left to another fencer; nodes that a named node
-    /// which is taken over has fenced; and nodes that this node has fenced. Nothing new is stored under their ended leases, except runs that
-    /// another node inserts for a job's home.
+    /// The nodes that are taken over: dead nodes that the caller named, except those that are left to another fencer; nodes that a taken-over
+    /// node has fenced; and nodes that this node has fenced. Nothing new is stored under their ended leases, except runs that another node
+    /// inserts for a job's home.
     pub fenced: Vec<NodeId>,
-    /// This node's own lease is no longer valid: nothing was read.
+    /// Whether nothing was read, because this node's own lease is no longer valid.
     pub is_refused: bool,
 }
 
@@ -87,7 +87,7 @@ pub struct OrphanedJobs {
 pub struct Adoption {
     /// The runs that were taken over, the oldest first.
     pub runs: Vec<Adopted>,
-    /// This node's own lease is no longer valid: nothing was taken.
+    /// Whether nothing was taken, because this node's own lease is no longer valid.
     pub is_refused: bool,
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn fewest_first(counts: impl IntoIterator<Item = (JobId, u64)>, limit
 pub trait Adopt {
     /// Fences those leases of `dead_nodes` that have ended by the database's clock. A lease that is fenced already has ended, even if the
     /// clock has stepped back to before its end. The limits of the dead nodes get this node as their home, and the runs must go to the same
-    /// node. So a lease that another node has fenced is left to that node, unless it is late. If a node of `dead_nodes` is taken over, the
+    /// node. So a lease that another node has fenced is left to that node, unless [`DeadNode::is_late`]. If a node of `dead_nodes` is taken over, the
     /// leases that it has fenced are taken over with it, whether or not `dead_nodes` has them. So are all leases that this node has fenced.
     ///
     /// Returns at most `limit` jobs with open runs that no living lease owns: runs of earlier epochs of this node, and runs of the nodes that

@@ -15,7 +15,8 @@ use crate::error::Result;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DueJob {
     pub job: JobId,
-    /// The first fire that no plan covers yet; after an edit it may have a row. While a maintenance window holds fires back, the instant at which the scan examines the job again.
+    /// The first fire that no plan covers yet; after an edit it may have a row. While a maintenance window holds fires back, the instant at
+    /// which the scan examines the job again.
     pub next_fire_at: Timestamp,
     /// The first fire that a maintenance window holds back; `None` if no window holds a fire back.
     pub held_from: Option<Timestamp>,
@@ -64,7 +65,7 @@ pub struct ClaimResult {
     pub jobs: Vec<(JobId, i64)>,
     /// Runs of those jobs that were not inserted because a row with their key exists already.
     pub existing: Vec<RunId>,
-    /// The lease is no longer valid: nothing was tried.
+    /// Whether nothing was tried, because the lease is no longer valid.
     pub is_refused: bool,
 }
 

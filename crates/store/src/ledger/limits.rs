@@ -27,7 +27,7 @@ impl LimitName {
 #[async_trait]
 pub trait Limits {
     /// The node that counts the runs of each of these limits, in this order. The node of `token` gets the limits that have no such node
-    /// yet. It also gets each limit whose node should keep no jobs, has no open run, and has no open run to take over from a node that it
+    /// yet. It also gets each limit whose node is switched off or shuts down, has no open run, and has none to take over from a node that it
     /// fenced. A node that adopts a dead node's runs ([`adopt`](crate::Adopt::adopt)) takes over its limits.
     async fn limit_homes(&self, token: LeaseToken, limits: &[LimitName]) -> Result<Vec<NodeId>>;
 

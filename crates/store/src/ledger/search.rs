@@ -62,7 +62,8 @@ pub struct RunSearch {
     pub excluded_jobs: Vec<JobId>,
     /// The executors that have or had the run.
     pub executors: ValueCondition<Pattern>,
-    /// Only runs that were planned for this instant or later, or created at this instant or later.
+    /// Only runs that were planned for this instant or later, or created at this instant or later. Runs that were created more than ten
+    /// minutes before this instant are not found.
     pub since: Option<Timestamp>,
     /// Only runs that were planned and created up to this instant.
     pub until: Option<Timestamp>,
@@ -184,7 +185,7 @@ impl RunSearch {
     /// The range of ids that can match: the first of the pair is included, the second is not.
     #[must_use]
     pub fn ids(&self) -> (i64, i64) {
-        // A row can be created some time before its instant.
+        // The row of a scheduled fire can be created some time before its instant.
         let from = self.since.map_or(0, |since| IdGen::first_at(since.saturating_sub(CREATED_AHEAD_MAX)));
         let to = self.until.map_or(i64::MAX, |until| IdGen::first_at(Timestamp::from_millis(until.as_millis() + 1)));
         (from, to)
@@ -228,7 +229,8 @@ impl RunText {
     }
 }
 
-/// Maximum time by which a row is created before its instant.
+/// How long before [`RunSearch::since`] a matching row may have been created. No row of a scheduled fire is created longer than this before
+/// its instant, but a user can request a run much further ahead.
 const CREATED_AHEAD_MAX: Duration = Duration::from_secs(600);
 
 /// The smallest and the greatest length that match, in milliseconds. A run that never began has no length, and matches only a range without

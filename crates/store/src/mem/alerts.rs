@@ -410,7 +410,7 @@ impl Alerts for MemStore {
 
 impl State {
     /// Records a run that failed as a dead letter, and inserts an alert event for a run that failed or was skipped, if an enabled rule of
-    /// its namespace is about events. Does nothing for a shard.
+    /// its namespace evaluates events. Does nothing for a shard.
     pub(super) fn add_alert_event(&mut self, id: RunId) {
         let Some(run) = self.runs.get(&id).filter(|run| may_be_reported(run.status)) else { return };
         let is_shard = self.broadcast_of(run).is_some();

@@ -233,7 +233,7 @@ impl State {
     /// lease are taken over yet.
     fn is_being_taken_over(&self, stored_node: &StoredNode, request: &JoinRequest, now: Timestamp) -> bool {
         let node = &stored_node.node;
-        // As in SQL, the fencer may return later than this node.
+        // As in SQL, an unfenced fencer counts as alive even after its lease has ended, because it may return later than this node.
         let is_living = |other: &Node| other.is_living(now) || Some(other.id) == node.fenced_by && !other.is_fenced;
         let is_other_living = self.nodes.values().any(|other| other.node.id != node.id && is_living(&other.node));
         let is_orphan = |run: &Run| run.node == node.id && run.node_epoch < node.epoch && !run.status.is_terminal();

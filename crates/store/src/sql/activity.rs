@@ -1,4 +1,4 @@
-//! Reads the activity of a page of jobs, from which their states follow, in one statement.
+//! Reads, in one statement, the facts about a page of jobs from which their states follow.
 
 use rondel_core::{JobId, RunStatus, Timestamp};
 use sqlx::any::AnyRow;

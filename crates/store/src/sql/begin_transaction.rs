@@ -14,7 +14,8 @@ use sqlx::{Any, SqlStr, Transaction};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-/// How long a transaction may take to begin after its caller was dropped. After this time the session is closed.
+/// How long a transaction may take to begin after its caller was dropped. After this time the pool checks the session, and closes it if the
+/// check fails.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 type BeginResult = sqlx::Result<Transaction<'static, Any>>;

@@ -129,7 +129,7 @@ impl Calendars for SqlStore {
                     count.and_then(|n| u64::try_from(n).ok()).unwrap_or_default(),
                 ));
             }
-            // The versions are kept, because earlier definitions were planned by them.
+            // The calendar's versions are kept, because stored versions of jobs refer to them.
             tx.execute_all(Query::new(&DELETE_CALENDAR).int(id.get()).int(version), 1).await?;
             Ok(CalendarDeleted::Deleted)
         })
@@ -270,7 +270,7 @@ fn calendar(row: &AnyRow) -> Result<CalendarRecord> {
     })
 }
 
-/// The parts that calendars of every version have.
+/// The fields of a calendar that servers of every version can read.
 #[derive(Deserialize)]
 struct NameAndDescription {
     name: String,

@@ -30,8 +30,8 @@ const READ_REPORT: Statement = Statement {
     name: "read_report_for_channel",
     text: "SELECT namespace_id, spec FROM report_schedule WHERE namespace_id = ?",
 };
-/// The jobs with an expectation of one kind whose definition contains a text. `_` is the only wildcard that a name can contain, so the
-/// worst case is that this finds too many jobs.
+/// Finds jobs that have an expectation of one kind and a definition that matches a pattern. The pattern contains the channel's name, in
+/// which `_` is a wildcard, so this may find too many jobs. The caller checks each definition.
 pub(super) const LIST_EXPECTING_JOBS: Statement = Statement {
     name: "list_expecting_jobs",
     text: "SELECT job.id, job_version.spec FROM job_expect CROSS JOIN job CROSS JOIN job_version \
@@ -74,7 +74,7 @@ impl Tx<'_> {
         kind: ExpectKind,
         (name, uses): (&str, &mut BTreeSet<ChannelUse>),
     ) -> Result<()> {
-        // Expectations without channels use the channel of this name.
+        // Expectations that name no channel use this one, so every definition must be checked.
         let spec_pattern = if name == EXPECT_CHANNEL { "%".to_owned() } else { format!("%\"{name}\"%") };
         let mut after_id = 0;
         loop {

@@ -378,7 +378,7 @@ impl SqlStore {
         })
     }
 
-    /// Seals again, with the first key, the secrets that are not sealed with it. Fails if a secret cannot be opened with any key.
+    /// Seals secrets that are stored as plain text, or that are sealed with an older key. Fails if a secret cannot be opened with any key.
     pub(super) async fn seal_channels(&self) -> std::result::Result<(), OpenError> {
         for row in self.rows(Query::new(&READ_SECRETS)).await.map_err(seal_error)? {
             let mut columns = Reader::new(&row, "alert_channel");

@@ -84,7 +84,7 @@ async fn a_channel_that_cannot_be_read_holds_up_no_other() {
     store.close().await;
 }
 
-/// Another server wrote the message while the channel was deleted: it had found the channel before.
+/// Another server found the channel before the deletion, and wrote the message after it.
 #[tokio::test]
 async fn a_message_that_waits_for_a_deleted_channel_is_removed_with_age() {
     let folder = tempfile::tempdir().unwrap();

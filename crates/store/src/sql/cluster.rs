@@ -32,8 +32,8 @@ const READ_NODES: Statement = Statement {
            claim_strategy, weight, job_count, recent_fires, skew_ms, claims_tried, claims_lost, refused_count, \
            lateness_p99_ms, loops FROM node ORDER BY id",
 };
-/// Only the row of this name is locked. Another server that takes over the runs of a dead node may hold the lock of that node's row for a
-/// long time.
+/// Locks only the row of this name. A server that takes over the runs of a dead node may hold the lock of that node's row for a long time,
+/// and must not hold up the joins of other nodes.
 const LOCK_NODE: Statement = Statement { name: "lock_node", text: "SELECT id FROM node WHERE name = ? {for_update}" };
 const READ_LEASES: Statement = Statement {
     name: "read_leases",
@@ -253,7 +253,7 @@ impl Cluster for SqlStore {
     }
 }
 
-/// A node's row, for a join.
+/// The columns of a node's row that a join needs.
 struct JoinRow {
     id: i64,
     name: String,
@@ -263,7 +263,7 @@ struct JoinRow {
     prior_lease_until: Timestamp,
     /// Whether another node has fenced the lease.
     is_fenced: bool,
-    /// That node, or 0.
+    /// The node that fenced the lease; 0 if it is not known. Has no meaning unless the lease is fenced.
     fenced_by: i64,
 }
 
@@ -311,7 +311,8 @@ impl Tx<'_> {
         let Some(ended_at) = request.latest_end(previous_lease, row.is_fenced, ends, now) else {
             return Ok(Join::Living { lease_until: row.lease_until, epoch: row.epoch });
         };
-        // After an outage of the database, the fencer may return later than this node.
+        // The node that fenced this one counts as living even if its lease has ended: after an outage of the database, it may return later
+        // than this node.
         let is_living = |other: &JoinRow| !other.is_fenced && (other.lease_until > now || other.id == row.fenced_by);
         let is_other_node_living = nodes.iter().any(|other| other.id != row.id && is_living(other));
         if row.is_fenced
@@ -381,7 +382,7 @@ fn node(row: &AnyRow) -> Result<Node> {
     })
 }
 
-/// The columns of a node's report, in the order of the table.
+/// Reads a node's report. The statement must select its columns in this order.
 pub(super) fn report(columns: &mut Reader<'_>) -> Result<NodeReport> {
     let is_leaving = columns.int("is_leaving")? != 0;
     let claim_strategy = columns.word("claim_strategy")?;

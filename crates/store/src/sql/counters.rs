@@ -8,7 +8,7 @@ use super::{SqlStore, transact};
 use crate::counters::{DatabaseCounts, RowCounts, TableCounts, TableSize, TableSizes, status_counts};
 use crate::{Result, StoreError};
 
-/// The tables to which runs are written.
+/// The tables that change when runs are stored.
 macro_rules! main_tables {
     () => {
         "('job_due', 'open_run', 'run', 'run_attempt', 'unsuccessful_run')"
@@ -25,7 +25,7 @@ const READ_LOG_POSITION: Statement = Statement {
 };
 const READ_LOG_COUNTS: Statement =
     Statement { name: "read_log_counts", text: "SELECT wal_records, wal_fpi FROM pg_stat_wal" };
-/// Without `track_counts`, all counts would be 0.
+/// Returns no rows without `track_counts`, because all counts would then be 0.
 const READ_TABLE_COUNTS: Statement = Statement {
     name: "read_table_counts",
     text: "SELECT CAST(relname AS TEXT), n_tup_ins, n_tup_upd, n_tup_hot_upd, n_tup_del, n_dead_tup \
@@ -75,7 +75,7 @@ const READ_SQLITE_SIZES: Statement = Statement {
 };
 
 impl SqlStore {
-    /// What the database has counted so far. A note replaces everything that cannot be read.
+    /// The database's counts of its own work so far. A note replaces each count that cannot be read.
     pub async fn database_counts(&self) -> DatabaseCounts {
         match self.statements.dialect() {
             Dialect::Sqlite => self.sqlite_counts().await,
@@ -178,7 +178,7 @@ impl SqlStore {
         Ok(values)
     }
 
-    /// The rows that the one session that writes has changed.
+    /// The number of rows changed so far by SQLite's only session that writes.
     async fn read_changes(&self) -> Result<Option<u64>> {
         let row = transact!(self, "read_changes", |tx| tx.row(Query::new(&READ_CHANGES)).await)?;
         let Some(row) = row else { return Ok(None) };
@@ -209,7 +209,7 @@ fn read_count(columns: &mut Reader<'_>, column: &'static str) -> Result<u64> {
     Ok(u64::try_from(columns.int(column)?).unwrap_or_default())
 }
 
-/// What was read. If it could not be read, adds a note with the reason.
+/// The value; if it could not be read, `None`, and a note with the reason is added.
 fn noted<T>(result: Result<T>, what: &str, notes: &mut Vec<String>) -> Option<T> {
     match result {
         Ok(value) => Some(value),

@@ -73,8 +73,8 @@ impl Dialect {
         }
     }
 
-    /// The condition for stuck rows of `job_due`. MySQL has no partial indexes, so its table has a column that the other databases do not
-    /// need.
+    /// The condition for rows of `job_due` that wrongly lack a next fire. MySQL has no partial indexes, so its table has a column that the
+    /// other databases do not need.
     fn stuck_condition(self) -> &'static str {
         match self {
             Self::Sqlite | Self::Postgres => "job_due.next_fire_at_ms IS NULL AND job_due.is_over = 0",
@@ -82,7 +82,7 @@ impl Dialect {
         }
     }
 
-    /// The condition for rows of `job_due` that will not be due again.
+    /// The condition for rows of `job_due` that rightly have no next fire: the job fires no more, or only after the end of a run.
     fn idle_condition(self) -> &'static str {
         match self {
             Self::Sqlite | Self::Postgres => "job_due.next_fire_at_ms IS NULL AND job_due.is_over = 1",
@@ -90,8 +90,8 @@ impl Dialect {
         }
     }
 
-    /// The condition for rows of `job_due` with a next fire, with which the databases use the partial index of these rows. MySQL's index has
-    /// all rows and begins with those of idle jobs, so that with the condition MySQL would read the idle jobs of a home before the others.
+    /// Restricts a statement to rows of `job_due` with a next fire, so that the databases use their partial index of these rows. Empty for
+    /// MySQL: its index has all rows, and with the condition MySQL would first read the idle jobs of a home.
     fn and_planned(self) -> &'static str {
         match self {
             Self::Sqlite | Self::Postgres => "AND job_due.next_fire_at_ms IS NOT NULL",
@@ -100,7 +100,8 @@ impl Dialect {
     }
 
     /// `WHERE id {in_list} AND {check}…{end}` checks a condition only on the rows that the list names, without an index for the condition.
-    /// Otherwise a planner whose statistics are from a time without open runs would expect a single open run, and read all of them.
+    /// Otherwise a planner whose statistics are from a time without open runs would expect an index of open runs to have a single entry,
+    /// and read all of its entries.
     fn check(self) -> (&'static str, &'static str) {
         match self {
             Self::Sqlite | Self::MySql => ("(", ")"),
@@ -108,8 +109,8 @@ impl Dialect {
         }
     }
 
-    /// `UPDATE {join:…}t SET … {from:…} WHERE …` updates a table from the rows of a batch. `{of_rows:t.id}` matches the rows of the batch
-    /// with those of the table. `{delete_ids:t}` deletes the rows of a table whose ids a batch lists.
+    /// `UPDATE {join:…}t SET … {from:…} WHERE …` updates a table from the rows of a batch, which MySQL names before `SET`. `{of_rows:t.id}`
+    /// matches the rows of the batch with those of the table. `{delete_ids:t}` deletes the rows of a table whose ids a batch lists.
     fn joins_before_set(self) -> bool {
         self == Self::MySql
     }
@@ -408,7 +409,7 @@ fn width(statement: &Statement) -> usize {
 }
 
 /// Whether the statement has the same effect if a row of its batch is repeated. A plain INSERT would violate a key, and an INSERT that adds
-/// to existing values would add twice, unless the batch is a list of ids: it names the same rows if an id is repeated.
+/// to existing values would add twice. A list of ids names the same rows if an id is repeated.
 fn may_repeat_rows(statement: &Statement) -> bool {
     let (text, marks) = (statement.text, ["{ignore}", "{in_list}"]);
     !text.starts_with("INSERT") || marks.iter().any(|mark| text.contains(mark))

@@ -69,7 +69,7 @@ macro_rules! ended_sessions {
     };
 }
 /// The cross join makes SQLite begin with the few nodes. The epoch of a session may be lower than its node's epoch: a stream that was
-/// opened while the node took its next lease has the epoch before.
+/// opened while the node took its next lease has the previous epoch.
 macro_rules! open_sessions {
     () => {
         "SELECT heard.node_id, heard.node_epoch, heard.executor_id, heard.app_id, node.lease_until_ms AS last_seen_at_ms, \
@@ -280,8 +280,8 @@ impl Executors for SqlStore {
 }
 
 impl Tx<'_> {
-    /// When the session of the previous stream was opened. No two streams of an executor to one node are recorded as opened at the same
-    /// instant.
+    /// When the executor's previous stream to this node was opened; [`Timestamp::EPOCH`] if there was none. The next stream must get
+    /// another instant, because the end of a stream is recorded only if that instant matches.
     async fn previous_opened_at(&mut self, token: LeaseToken, executor: ExecutorId) -> Result<Timestamp> {
         let query = Query::new(&READ_OPENED_AT).int(token.node.get()).int(executor.get());
         let row = self.row(query).await?;

@@ -82,8 +82,8 @@ impl FailedBatches {
 }
 
 impl SqlStore {
-    /// Counts a failure of a batch, which is identified by its first row. Returns `true` if that is its only row, and this row ends the
-    /// connection each time although the database answers. Such a row can never be written.
+    /// Counts a failure of a batch, which is identified by its first row. Returns `true` if the batch is a single row that repeatedly ends
+    /// the connection although the database answers. Such a row can never be written.
     pub(super) async fn record_failure(
         &self,
         operation: &'static str,

@@ -66,7 +66,7 @@ impl SqlStore {
                 error: None,
             };
             if message.try_count > 0 && message.state != "sent" {
-                // Ids rise with time. For a message that was given up, the time of the last try is known.
+                // Ids rise with time. The last try of a given-up message has a known time, so only deliveries of that time are read.
                 let range = match message.state.as_str() {
                     "given_up" => (IdGen::first_at(message.at), IdGen::first_at(message.at + TRY_MAX)),
                     _ => (id, i64::MAX),

@@ -65,7 +65,8 @@ const DELETE_CHUNKS: Statement =
 /// Number of chunks whose sizes one statement adds up.
 const SIZE_PAGE_LEN: u32 = 20_000;
 
-/// The logs that one transaction removes may be this many times as large as the values of one statement, unless they are of a single run.
+/// Maximum size of the logs that one transaction removes, as a multiple of the size of one statement. The log of a single run may be
+/// larger.
 const REMOVED_STATEMENT_COUNT: usize = 16;
 
 /// A chunk as it is stored.
@@ -181,7 +182,7 @@ impl Logs for SqlStore {
 }
 
 impl SqlStore {
-    /// Replaces the log of each attempt by a line.
+    /// Replaces the log of each attempt by a line about the removal.
     async fn replace_logs(&self, ids: &[i64], range: LogRange) -> Result<u64> {
         transact!(self, "remove_logs", |tx| {
             let locked_ids =

@@ -21,8 +21,8 @@ static SQLITE: Migrator = sqlx::migrate!("../../migrations/sqlite");
 static POSTGRES: Migrator = sqlx::migrate!("../../migrations/postgres");
 static MYSQL: Migrator = sqlx::migrate!("../../migrations/mysql");
 
-/// Migrations that servers before a version cannot work with, each with that version. Each also raises `min_server` in `schema_compat`, so
-/// that such servers cannot start.
+/// Migrations that break older servers, each with the oldest server version that can work with it. Each also raises `min_server` in
+/// `schema_compat`, so that such servers cannot start.
 const BREAKING_MIGRATIONS: [(i64, &str); 1] = [(47, "0.2.0")];
 
 /// The table in which the driver records the migrations that were applied.
@@ -58,7 +58,7 @@ const SETTINGS_POSTGRES: &str = "SELECT set_config(name, value, false) FROM (VAL
 const SETTINGS_TRANSACTION_POSTGRES: &str = "SELECT set_config(name, value, true) FROM (VALUES ('lock_timeout', '2s'), \
      ('statement_timeout', '0'), ('idle_in_transaction_session_timeout', '0'), ('client_connection_check_interval', '1s')) \
      AS wanted (setting, value) JOIN pg_settings ON pg_settings.name = wanted.setting";
-/// Otherwise, if a database has another default, the transaction would not see that other servers renew their leases.
+/// Under another default of the database, the transaction might not see that other servers renew their leases.
 const READ_COMMITTED: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED";
 const READ_LIVING_SERVERS: Statement = Statement {
     name: "read_living_servers",
@@ -201,7 +201,7 @@ async fn migrate(
     check_compatible(connection, server_version).await
 }
 
-/// Waits until no server that is older than the schema will be is alive. On SQLite there is none, because the file is locked.
+/// Waits until all servers older than `min_server` have stopped. On SQLite there are none, because the file is locked.
 async fn wait_for_older_servers(
     connection: &mut AnyConnection,
     dialect: Dialect,

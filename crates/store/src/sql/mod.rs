@@ -87,7 +87,7 @@ pub struct SqlStore {
     options: AnyConnectOptions,
     sessions: Sessions,
     sealer: Sealer,
-    /// The size of one statement, limited by the configuration and by the database.
+    /// The limits of one statement, from the configuration.
     statement_size: StatementSize,
     /// Maximum size of one statement in bytes, from the packet limit of the database.
     packet_bytes: AtomicUsize,

@@ -1,4 +1,4 @@
-//! Opens a database: parses the address, opens the pools, sets each session, and locks a database file.
+//! Opens a database: locks a database file, migrates the schema, opens the pools, and seals stored secrets.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};

@@ -233,7 +233,7 @@ impl<'r> Reader<'r> {
         self.get(column)
     }
 
-    /// The value of an enum in a column that has the value's word.
+    /// Reads an enum from a column with the word for its value.
     pub(super) fn word<T: std::str::FromStr<Err = String>>(&mut self, column: &'static str) -> Result<T, StoreError> {
         self.text(column)?.parse().map_err(|message: String| self.corrupt(column, message))
     }
@@ -248,7 +248,7 @@ impl<'r> Reader<'r> {
         value.map_err(|error| self.corrupt(column, error))
     }
 
-    /// The value of an enum in a column that has the value's word, or NULL.
+    /// Like [`Self::word`]; `None` for NULL.
     pub(super) fn opt_word<T: std::str::FromStr<Err = String>>(
         &mut self,
         column: &'static str,

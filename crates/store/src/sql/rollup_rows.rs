@@ -8,7 +8,7 @@ use crate::Result;
 use crate::rollups::{ChartRun, ComingJob, NewestOutcomes, StatPoint, Verdicts};
 use crate::sql::query::Reader;
 
-/// Reads a point: the columns that both queries of points begin with, and then its distributions.
+/// Reads a point: the columns that [`verdicts`] reads, and then its distributions.
 pub(super) fn point(columns: &mut Reader<'_>) -> Result<StatPoint> {
     let verdicts = verdicts(columns)?;
     let mut sketch = |column| {
@@ -18,7 +18,7 @@ pub(super) fn point(columns: &mut Reader<'_>) -> Result<StatPoint> {
     Ok(StatPoint { durations: sketch("durations")?, lateness: sketch("lateness")?, ..verdicts })
 }
 
-/// A point of which only the verdicts were read.
+/// Reads a point without its distributions, which remain empty.
 pub(super) fn verdicts(columns: &mut Reader<'_>) -> Result<StatPoint> {
     let (owner, at) = (columns.int("owner_id")?, columns.at("at_ms")?);
     let mut count = |column| Ok::<_, crate::StoreError>(u64::try_from(columns.int(column)?).unwrap_or(0));

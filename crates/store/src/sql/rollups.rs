@@ -158,9 +158,8 @@ pub(super) const READ_IDLE_JOBS: Statement = Statement {
            WHERE {is_idle} AND +job.namespace_id = ? AND +job.retired = 0 AND +job.updated_at_ms < ? \
            ORDER BY job.updated_at_ms DESC LIMIT ?",
 };
-/// The instant from which a run that has not begun counts as late: the planned instant, or the due instant of a run that follows from
-/// others, belongs to a backfill or makes up for a missed fire. The planned instant of these runs can be hours ago although they are on
-/// time.
+/// The instant from which a run that has not begun counts as late: its planned instant. For child runs, backfills and runs that make up for
+/// missed fires it is the due instant, because their planned instant can be hours ago although they are on time.
 macro_rules! planned {
     () => {
         "CASE WHEN run.trigger_kind IN ('parent', 'backfill', 'misfire') THEN run.due_at_ms ELSE run.fire_at_ms END"

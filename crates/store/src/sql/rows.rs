@@ -20,8 +20,8 @@ macro_rules! run_columns {
 }
 pub(super) use run_columns;
 
-/// For runs that move to another server before they are sent: if the first attempt is due and has no recorded wait, it gets the wait that
-/// the statement names, as [`crate::settle::note_unsent`] decides.
+/// An assignment for runs that move to another server before they are sent. A first attempt that is due and has no recorded wait gets the
+/// wait in the argument, as [`crate::settle::note_unsent`] decides.
 macro_rules! noted_detail {
     () => {
         "detail = CASE WHEN detail IS NULL AND attempt = 1 AND due_at_ms <= {now} THEN ? ELSE detail END"
@@ -39,7 +39,7 @@ pub(super) const LOCK_HOME: Statement =
 pub(super) const DELETE_CANCELS: Statement =
     Statement { name: "delete_cancels", text: "DELETE FROM run_cancel WHERE run_id {in_list}" };
 
-/// For runs that have not begun. Most rows are of such runs when they are inserted.
+/// Leaves out the columns that are empty until a run begins. Most new rows need no others.
 pub(super) const INSERT_FRESH_RUNS: Statement = Statement {
     name: "insert_fresh_runs",
     text: "INSERT {ignore} INTO run (id, namespace_id, job_id, job_version, app_id, fire_at_ms, cause, shard_index, \

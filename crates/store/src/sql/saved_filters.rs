@@ -28,7 +28,7 @@ pub(super) const DELETE_FILTER: Statement =
     Statement { name: "delete_filter", text: "DELETE FROM saved_filter WHERE owner_id = ? AND page = ? AND name = ?" };
 pub(super) const DELETE_FILTERS_OF_OWNER: Statement =
     Statement { name: "delete_filters_of_owner", text: "DELETE FROM saved_filter WHERE owner_id = ?" };
-/// Deletes the filters of each caller whose tokens were all removed.
+/// Deletes filters whose owner has neither an account nor a token left.
 pub(super) const DELETE_ORPHANED_FILTERS: Statement = Statement {
     name: "delete_orphaned_filters",
     text: "DELETE FROM saved_filter WHERE NOT EXISTS (SELECT 1 FROM account WHERE account.id = saved_filter.owner_id) \

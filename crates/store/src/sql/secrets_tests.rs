@@ -94,7 +94,7 @@ async fn plain_secrets_are_sealed_at_the_next_start_and_a_missing_or_wrong_key_i
     assert_eq!(kept(&new).await, second);
 }
 
-/// If a user registered an executor that does not register itself, only a start of the server writes its row.
+/// An executor that was registered by hand may never register itself. Then only a start of the server can seal its token again.
 #[tokio::test]
 async fn the_token_of_an_executor_that_is_registered_by_hand_is_sealed_with_the_newest_key() {
     let folder = tempfile::tempdir().unwrap();

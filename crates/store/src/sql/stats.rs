@@ -16,8 +16,8 @@ use crate::sql::{SqlStore, Tx, transact};
 use crate::upkeep::{CountedRun, JobStat, RECOUNT_AGE_MAX};
 use crate::{Result, Stats};
 
-/// Number of entries that one transaction examines. An entry is a run without a final verdict. There may be millions, too many for one
-/// transaction.
+/// Number of entries that one transaction examines. An entry is a row of `run_stat_open`, for a run without a final verdict. There may be
+/// millions, too many for one transaction.
 const ENTRY_COUNT_MAX: usize = 4 * CHUNK_MAX;
 
 const INSERT_CURSOR: Statement = Statement {

@@ -132,8 +132,8 @@ impl OldRun {
 }
 
 impl SqlStore {
-    /// The rows to remove now, in order: a broadcast comes after all of its shards. A shard is not removed without its broadcast, and a run
-    /// stays while its fire has an open run.
+    /// The rows to remove now, in order: a broadcast comes after all of its shards. A shard is removed only once its broadcast can be
+    /// removed, and a run stays while its fire has an open run.
     async fn plan_removal(&self, old_runs: &[OldRun], limit: u32) -> Result<Removal> {
         let parents: Vec<i64> =
             old_runs.iter().filter(|run| !run.is_broadcast()).filter_map(|run| run.parent).collect();

@@ -291,8 +291,8 @@ impl SqlStore {
         Reader::new(&row, "xxl_executor").int("id").map(ExecutorId::new)
     }
 
-    /// Seals again, with the first key, the tokens of executors that are registered by hand. Nothing else writes these rows again, and the
-    /// tokens must be readable without the old keys. An executor that registers itself sends its token again.
+    /// Seals the tokens of executors that are registered by hand, if they are plain or sealed with an older key, so that they stay readable
+    /// without that key. Nothing else writes these rows again. An executor that registers itself sends its token again.
     pub(super) async fn seal_xxl_by_hand(&self) -> Result<()> {
         for row in self.rows(Query::new(&READ_TOKENS_BY_HAND)).await? {
             let mut columns = Reader::new(&row, "xxl_executor");

@@ -80,7 +80,7 @@ async fn a_claim_whose_rows_are_refused_lets_the_others_of_its_batch_pass() {
         };
         let claims: Vec<ClaimJob> = seen_rows.iter().map(claim).collect();
         let mut won = BTreeSet::new();
-        // From the next try on, a batch that failed is halved.
+        // The first call halves the batch until the refused job is alone. Further calls must win no job.
         for _ in 0..3 {
             won.extend(store.claim(token, &claims).await.unwrap().jobs.into_iter().map(|(job, _)| job));
         }

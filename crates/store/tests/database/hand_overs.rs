@@ -43,8 +43,8 @@ async fn a_server_renews_its_lease_while_it_gets_a_job() {
     }
 }
 
-/// The lease of a dead server was fenced, and then the database's clock stepped back to before the end of that lease. No server holds the epoch
-/// that the fence raised, so no server would take over what was handed to it.
+/// The lease of a dead server was fenced, and then the database's clock stepped back to before the end of that lease. No server holds the
+/// raised epoch of the fenced node, so no server would take over jobs that were handed to it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fenced_server_gets_no_job_after_a_step_back_of_the_clock() {
     for database in TestDatabase::all().await {
@@ -118,8 +118,8 @@ async fn a_fenced_lease_has_ended_even_if_the_clock_steps_back_to_before_its_end
     }
 }
 
-/// An outage of the database ended the leases of all servers, and the server that had fenced another one has the limits of that one. It may
-/// return later than the server that it fenced.
+/// An outage of the database ended the leases of all servers. A server that had fenced another one has that server's limits, and may return
+/// later than the fenced server.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_returns_first_waits_for_the_one_that_fenced_it() {
     for database in TestDatabase::all().await {

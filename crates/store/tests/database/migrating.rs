@@ -204,7 +204,7 @@ async fn the_open_and_unsuccessful_runs_of_an_earlier_version_get_their_rows() {
         database.execute("DROP TABLE unsuccessful_run").await;
         database.execute("DELETE FROM _sqlx_migrations WHERE version >= 47").await;
         if database.scratch.is_some() {
-            // An older server would write no such rows.
+            // A running server of an older version would write no rows into the new tables.
             database.execute("UPDATE node SET name = 'old', server_version = '0.1.9'").await;
             let config = StoreConfig { migration_wait: Duration::from_millis(400), ..database.config.clone() };
             let error = SqlStore::open(&config).await.unwrap_err().to_string();
@@ -226,14 +226,14 @@ async fn the_open_and_unsuccessful_runs_of_an_earlier_version_get_their_rows() {
     }
 }
 
-/// No transaction leaves the rows so. If they are, a missing row is written with the next change of its run, and a row that is left disturbs
-/// no other run.
+/// No transaction causes this. Nevertheless a missing row is written with the next change of its run, and a leftover row disturbs no other
+/// run.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_of_open_runs_that_are_missing_or_left_disturb_nothing() {
     for database in TestDatabase::all().await {
         let store = SqlStore::open(&database.config).await.unwrap();
         let (token, runs) = pending(&store, 3).await;
-        // The row of the first run is missing, and the second one's belongs to a run that was removed.
+        // The row of the first run is missing, and the row of the second run has the id of a run that does not exist.
         database.execute(&format!("DELETE FROM open_run WHERE id = {}", runs[0].id)).await;
         database.execute(&format!("UPDATE open_run SET id = 9 WHERE id = {}", runs[1].id)).await;
         let began = |run: &Run| RunAtExecutor {

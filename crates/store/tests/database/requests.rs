@@ -9,7 +9,7 @@ use super::packets::succeeded;
 use super::{TestDatabase, pending};
 use crate::support::assert_open_rows;
 
-/// All rows of requests are read each second, so no row must outlive its run.
+/// All rows of requests are read each second, so a row must not outlive its run.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_goes_with_its_run() {
     for database in TestDatabase::all().await {

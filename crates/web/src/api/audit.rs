@@ -147,7 +147,7 @@ pub(super) fn routes() -> Routes {
     )
 }
 
-/// Refuses a namespace that has a [`namespace_error`].
+/// Refuses the namespace in the query's filter if [`namespace_error`] returns an error for it.
 pub(crate) async fn check_namespace(call: &GlobalCall<ReadAudit>) -> Result<(), Problem> {
     match namespace_error(call.engine(), call.query.filter.namespace.as_deref()).await? {
         Some(message) => {
@@ -157,7 +157,7 @@ pub(crate) async fn check_namespace(call: &GlobalCall<ReadAudit>) -> Result<(), 
     }
 }
 
-/// The error for a namespace that does not exist and that no entry names. Entries about a deleted namespace stay.
+/// The error for a namespace that neither exists nor has entries; `None` for any other. A deleted namespace keeps its entries.
 pub(crate) async fn namespace_error(engine: &Engine, name: Option<&str>) -> Result<Option<String>, Problem> {
     let Some(name) = name else { return Ok(None) };
     let namespaces = engine.store().namespaces().await?;

@@ -63,8 +63,9 @@ pub(super) async fn descent_of_new<Q>(
     }
 }
 
-/// The descent of the token that replaces `replaced_token`. If the caller is an account, the new token gets the lifetime of the old one, counted from
-/// now. If the caller is a token, the new one expires no later than the caller's token and the old one.
+/// The descent of the token that replaces `replaced_token`. If the caller is an account, the new token gets the lifetime of the old one,
+/// counted from now, but expires no later than the token from which it descends. If the caller is a token, the new one expires
+/// no later than the caller's token and the old one.
 pub(super) async fn descent_of_replacement<Q>(
     call: &GlobalCall<Q>,
     replaced_token: &TokenRecord,
@@ -90,7 +91,7 @@ pub(super) async fn descent_of_replacement<Q>(
     for token in [caller, minted_by.filter(|_| !is_same_series)].into_iter().flatten() {
         let token = store.token_by_id(token).await?.ok_or_else(unauthenticated_problem)?;
         expires_at = earlier_of(expires_at, token.expires_at);
-        // A caller that did not make the old token counts as the maker of the new one. The new token then joins the caller's line.
+        // If the caller's token makes the new one but did not make the old one, the new token joins the line of the caller's token.
         let made_both_tokens =
             caller == minted_by && minted_by == Some(token.id) && replaced_token.minted_by != minted_by;
         line = line.or_else(|| lineage::line_of_child(&token).filter(|_| made_both_tokens && !is_same_series));

@@ -309,7 +309,7 @@ pub(crate) async fn create_token<Q>(call: &GlobalCall<Q>, new_token: NewToken) -
 }
 
 /// The token as the API shows it, with its secret, which is not written to the audit log. A token for executors gets a warning if the
-/// expiry of its maker's token limits its own. Reads nothing: after an error, the secret of a stored token would be lost.
+/// expiry of its maker's token limits its own. Reads nothing from the store: after an error, the token's secret would be lost.
 fn with_secret<Q>(
     call: &GlobalCall<Q>,
     (record, names): (&TokenRecord, &GrantNames),

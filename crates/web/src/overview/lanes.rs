@@ -16,13 +16,14 @@ use crate::api::jobs::visible_from;
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// Maximum number of marks in one timeline. If there are more runs, earlier ones are joined into stretches of time.
+/// Maximum number of marks in one timeline. Earlier runs beyond it are joined into marks for stretches of time or, in lanes of executors,
+/// left out.
 pub(crate) const MARK_COUNT_MAX: usize = 5_000;
 /// Maximum number of runs of one lane that are shown one by one.
 const LANE_MARK_COUNT_MAX: usize = 400;
 /// Maximum number of lanes in one timeline.
 pub(crate) const LANE_COUNT_MAX: u32 = 100;
-/// How many of the worst jobs are read if a filter then removes some of them.
+/// How many of the worst jobs are read if a filter may remove some of them afterwards.
 const FILTERED_JOB_COUNT: u32 = 200;
 /// How many running runs are read at most to find the jobs that run now.
 const RUNNING_RUN_COUNT_MAX: u32 = 400;
@@ -252,7 +253,7 @@ async fn worst_jobs<Q: Sync>(
     Ok(ids.iter().filter_map(|id| jobs_by_id.remove(id)).filter(is_selected).collect())
 }
 
-/// Those of these jobs whose names contain the wanted text: at most one more than the timeline has lanes, or all of them if [`worst_jobs`]
+/// The jobs among `ids` whose names contain the wanted text: at most one more than the timeline has lanes, or all of them if [`worst_jobs`]
 /// filters them further.
 async fn matching_jobs<Q>(call: &Call<Q>, request: &TimelineRequest, ids: &[JobId]) -> Result<Vec<JobRecord>, Problem> {
     let store = call.engine().store();

@@ -16,8 +16,7 @@ const RUN_COUNT_MAX: u32 = 2_000;
 /// How many failing jobs are read.
 pub(crate) const FAILING_JOB_COUNT: u32 = 40;
 
-/// The failed and skipped runs of the last day, by job, and the failing jobs. If parts of a page read them concurrently, they share one
-/// read.
+/// The failed and skipped runs of the last day, by job, and the failing jobs. Parts of a page that read them concurrently share one read.
 #[derive(Debug, Default)]
 pub(crate) struct RecentFailures {
     unsuccessful_runs: OnceCell<Vec<UnsuccessfulRuns>>,

@@ -1,4 +1,5 @@
-//! Counts of runs in buckets of time.
+//! Counts of runs in buckets of time. The store has them as points: a point has the counts of one owner (a namespace, an app or a job) in
+//! one bucket.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

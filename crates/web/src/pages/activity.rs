@@ -31,8 +31,8 @@ const FILTER_LEN_MAX: usize = 255;
 const JOB_ENTRY_COUNT: u32 = 20;
 /// How many entries are read for a job's page. Some of them are left out, since they are about other objects with the same name.
 const JOB_ENTRY_READ_COUNT: u32 = 60;
-/// The longest time that the call that creates a job is assumed to take. The call's entry has the instant at which the call began, so the
-/// entry is older than the job.
+/// The longest time that a call to create a job is assumed to take. Its audit entry has the instant at which the call began, so the entry
+/// is older than the job.
 const CREATE_CALL_LENGTH_MAX: Duration = Duration::from_secs(60);
 /// The actions in the selection. Others can be entered in the page's URL.
 const ACTIONS: [&str; 41] = [

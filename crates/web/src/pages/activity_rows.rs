@@ -40,7 +40,7 @@ pub(super) struct ActivityRow {
     /// The path of the page about the object.
     pub(super) link: Option<String>,
     pub(super) namespace: Option<String>,
-    /// Marks an action that was refused or failed.
+    /// The mark of an action that was refused or failed; `None` if it was allowed.
     pub(super) verdict: Option<StatusMark>,
     /// An additional note.
     pub(super) note: Option<&'static str>,

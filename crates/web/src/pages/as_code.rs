@@ -28,7 +28,7 @@ impl AsCode {
         (command, document): (&str, &str),
     ) -> Self {
         let code = Self::new(namespace, request, Some(body), &format!("{command} -f -"));
-        // No line of these documents equals `DOCUMENT_END`, because their lines are indented.
+        // No line of these documents equals `DOCUMENT_END`: within a text of several lines, each line is indented.
         let command = format!("{} <<'{DOCUMENT_END}'\n{}\n{DOCUMENT_END}", code.command, document.trim_end());
         Self { command, ..code }
     }

@@ -70,7 +70,7 @@ pub(crate) fn axis(scale: Scale) -> Vec<AxisLabel> {
         let step_at = Timestamp::from_millis(first_ms + number * step_ms);
         let step_offset = offset_ms(step_at, zone);
         let shifted_at = Timestamp::from_millis(step_at.as_millis() + (offset_at_start - step_offset) % step_ms);
-        // If the clock skips this round time, the label stays at the instant before the shift.
+        // If the clock skips this round time, the label stays at the unshifted instant.
         if offset_ms(shifted_at, zone) == step_offset { shifted_at } else { step_at }
     });
     let label = |step_at: Timestamp| {

@@ -25,6 +25,7 @@ const HANDLER_COUNT: usize = 30;
 
 pub(super) struct NodeRow {
     pub(super) name: String,
+    /// Whether it is the server that answers this request.
     pub(super) is_answering: bool,
     pub(super) class: &'static str,
     pub(super) word: &'static str,

@@ -88,7 +88,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     };
     let SelectedJobs { names: selected_names, has_more, next_after, missing_jobs } = selection;
     // The request that confirms the action names the jobs that were shown, since other jobs may match by now. It also has the name after
-    // which the rest begins.
+    // which the next selection begins.
     let rest_after = Some(fields.get("rest")).filter(|rest_after| !rest_after.is_empty()).map(str::to_owned);
     let has_more = has_more || rest_after.is_some();
     let next_after = next_after.or(rest_after);

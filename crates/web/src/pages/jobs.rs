@@ -35,8 +35,7 @@ use crate::job_states;
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 
-/// How many rows of a job are read. These are more than the list shows, since some rows are claimed and not due yet, and others are
-/// shards.
+/// How many runs of a job are read. The list shows fewer: some of these runs are claimed ahead of their instants, and others are shards.
 const READ_RUN_COUNT: u32 = 64;
 
 /// The query parameters for the list of jobs.
@@ -112,7 +111,7 @@ struct JobRow {
     /// The header before the first job of an app, if the list is grouped by app.
     group: Option<AppHeader>,
     missing_roles: MissingRoles,
-    /// What to do if this server cannot read the definition; the row then shows nothing else about the job.
+    /// A hint for the user if this server cannot read the definition; the row then shows only the name of the job.
     unreadable: Option<String>,
     name: String,
     app: String,
@@ -135,7 +134,7 @@ struct JobRow {
 /// The jobs of one page of the list.
 struct JobSlice {
     entries: Vec<Arc<BoardEntry>>,
-    /// The job after which the previous page begins; `None` if the previous page is the first one, or if there is none.
+    /// The job after which the previous page begins; `None` if the previous page is the first one, or if there is no previous page.
     previous_entry: Option<Arc<BoardEntry>>,
     has_more: bool,
 }

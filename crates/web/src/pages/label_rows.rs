@@ -22,7 +22,7 @@ pub(super) struct LabelRow {
     pub(super) fault: Option<String>,
 }
 
-/// The rows; `None` if the form has none.
+/// The rows; `None` if the form was sent without [`ROWS_FIELD`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LabelRows(Option<Vec<LabelRow>>);
 

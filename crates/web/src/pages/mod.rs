@@ -13,7 +13,8 @@
 //! - `pump_facts` describes the definition of a pump job; `job_links` shows the parents and children of a job, `as_code` shows an action
 //!   as `curl` and as a command, `edit_effect` compares upcoming fires, `activity_rows` shows entries of the audit log and changed fields,
 //!   `fleet_rows` shows servers and executors, `grants_form` is the picker of roles; `job_leaf_fields`, `label_rows`, `calendar_days` and
-//!   `script_form` are parts of forms.
+//!   `script_form` are parts of forms;
+//! - the other modules are parts, forms or downloads of these pages; `sentences` translates the engine's sentences.
 
 mod account;
 mod activity;

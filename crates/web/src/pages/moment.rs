@@ -22,7 +22,7 @@ pub(crate) struct Moment {
     pub(crate) millis: String,
     /// The instant in each known time zone, shown as a tooltip.
     pub(crate) title: String,
-    /// The time zone that it is shown in.
+    /// The time zone in which the instant is shown.
     pub(crate) zone: &'static str,
     /// The zone, if it differs from that of the page.
     pub(crate) zone_note: Option<String>,
@@ -35,7 +35,8 @@ impl Moment {
         Self::in_zone(at, now, t, zones::clock_and_zone().1)
     }
 
-    /// An instant of a job, for a list of many jobs. If the user chose the job's clock, it is shown in the job's zone and names the zone.
+    /// An instant of a job, for a list of many jobs. If the user chose the job's clock, the instant is shown in the job's zone, with the
+    /// zone's name.
     pub(crate) fn of_job(at: Timestamp, now: Timestamp, t: &Texts, spec: &JobSpec) -> Self {
         let (page_zone, shown_zone) = (zones::clock_and_zone().1, zones::zone_for_job(spec));
         let zone_note = (shown_zone != page_zone).then(|| zones::short_zone_name(shown_zone));

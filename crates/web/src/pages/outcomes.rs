@@ -28,7 +28,8 @@ pub(super) struct Outcomes {
     pub(super) label: String,
 }
 
-/// The top and bottom of a mark, measured from the top of the chart. Successes are short; failures are tall and reach below the line.
+/// The top and bottom of a mark, measured from the top of the chart. Successes are short; failures are tall and reach below all other
+/// marks.
 const fn mark_extent(status: RunStatus) -> (usize, usize) {
     match status {
         RunStatus::Succeeded => (7, 13),

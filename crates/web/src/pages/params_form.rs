@@ -181,7 +181,7 @@ fn text_or_json(value: &Value) -> String {
     plain_text.map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Reads a field for text or JSON. What begins like an object, a list or a quoted text is parsed as JSON; everything else is text.
+/// Reads a field for text or JSON. Valid JSON that begins like an object, a list or a quoted text is read as JSON; everything else is text.
 fn read_text_or_json(text: &str) -> Value {
     let is_json = text.trim_start().starts_with(['{', '[', '"']);
     let json = is_json.then(|| serde_json::from_str(text).ok()).flatten();

@@ -16,7 +16,7 @@ use crate::access::CalledBy;
 use crate::problem::{Code, Complaint, Problem};
 use rondel_core::words::Lang;
 
-/// What a problem page needs to know about its request.
+/// The facts about a request that its problem page needs.
 #[derive(Debug)]
 pub(crate) struct ProblemPageContext {
     prefs: Prefs,

@@ -13,7 +13,7 @@ pub(super) struct RuleTrial {
     pub(super) subjects: Vec<String>,
     /// How many jobs were checked, if not all were.
     pub(super) looked_at: Option<u64>,
-    /// The instant of the trial, and the time of day in the rule as an instant.
+    /// A sentence with the instant of the trial, and with the instant that the rule's time of day means.
     pub(super) evaluation_text: String,
     pub(super) warnings: Vec<String>,
 }

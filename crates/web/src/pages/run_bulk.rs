@@ -104,7 +104,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let SelectedRuns { runs, left_out_count, has_more, next_after } =
         select_runs(&page.call, action, selection).await?;
     // The request that confirms the action names the runs that were shown, since other runs may match by now. It also has the run after
-    // which the rest begins.
+    // which the next selection begins.
     let has_more = has_more || !fields.get("more").is_empty();
     let next_after = next_after.or_else(|| fields.get("rest").parse().ok());
     let ids: Vec<RunId> = if is_all { runs.iter().map(|run| run.id).collect() } else { ids };

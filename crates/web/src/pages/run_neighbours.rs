@@ -16,7 +16,7 @@ use crate::shown_runs::run_params;
 
 /// How many earlier runs are searched for the last one that succeeded.
 const SEARCHED_RUN_COUNT: u32 = 100;
-/// How many earlier broadcasts are read if a job has a great many shards.
+/// How many earlier broadcasts are read if the shards of one broadcast fill a page of runs.
 const BROADCAST_COUNT: u32 = 10;
 
 /// The neighbours of a run, and its comparison with a successful one.

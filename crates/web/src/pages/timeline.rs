@@ -247,7 +247,7 @@ const fn lane_kind_name(lane_kind: LaneKind, t: &Texts) -> &'static str {
     }
 }
 
-/// The shade of an hour, from 0 to 5. It is darker the more runs the hour has in comparison to a usual hour.
+/// The shade of an hour, from 0 to 5. The more runs the hour has compared with a usual hour, the darker it is.
 const fn heat_class(count: u64, median: u64) -> usize {
     match count.saturating_mul(100) / median {
         _ if count == 0 => 0,

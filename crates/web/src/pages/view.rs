@@ -77,7 +77,7 @@ pub(crate) struct RunRow {
     pub(crate) attempt: i32,
     /// The number of the shard, counted from 1, and the number of shards.
     pub(crate) shard: Option<(i32, i32)>,
-    /// Which part of its fire the run is; `None` for a shard, which `shard` shows.
+    /// The word for the part of its fire that the run is; `None` for a run without other parts, and for a shard, which `shard` shows.
     pub(crate) part: Option<&'static str>,
     pub(crate) message: Option<String>,
 }

@@ -1,5 +1,5 @@
-//! The page "Why did this job run, or not, at …?": one box for the question, the verdict, its causes, and what would keep the job from
-//! running now.
+//! The page "Why did this job run, or not, at …?": one box for the question, the verdict, its causes, and the conditions for the job to run
+//! now.
 
 use askama::Template;
 use axum::response::Response;

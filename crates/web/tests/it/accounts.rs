@@ -319,7 +319,7 @@ async fn namespaces_are_made_and_removed_when_empty() {
     assert_eq!(server.bare("DELETE", "/api/v1/namespaces/default").await.status, 409);
 }
 
-/// A token of the account that has only the role viewer, and a session that was begun with this token.
+/// A token of the account with only the role viewer, and a session begun with this token.
 pub(crate) async fn viewer_of<'s>(server: &'s Server, owner: &Visitor<'_>) -> (String, Visitor<'s>) {
     let page = owner.post("/account/tokens", "name=limited&grants=viewer").await.text();
     let token = page.split("<pre>").nth(1).unwrap().split("</pre>").next().unwrap().to_owned();

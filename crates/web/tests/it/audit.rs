@@ -104,7 +104,7 @@ async fn the_entry_of_a_change_is_there_before_the_change_is_made() {
     assert_eq!((entry.object.as_str(), entry.verdict, entry.after), ("a", Verdict::Failed, None));
 }
 
-/// An empty list would look as if nothing was done there.
+/// An empty list would look as if nothing was done in that namespace.
 #[tokio::test]
 async fn a_namespace_that_never_existed_is_refused() {
     let server = Server::start().await;
@@ -286,7 +286,7 @@ async fn no_token_is_stored_whose_secret_cannot_be_shown() {
     server.with_body("POST", "/api/v1/tokens", &token).await.expect(201);
 }
 
-/// After an error the call is repeated: the user must not exist then.
+/// The client repeats the call after an error, so the failed call must not have created the user.
 #[tokio::test]
 async fn no_user_is_created_whose_roles_cannot_be_read() {
     let (store, server) = server().await;

@@ -221,7 +221,7 @@ async fn queries_are_refused_by_name() {
     }
 }
 
-/// Ignored, they would leave the caller with another outcome than the call asked for.
+/// If the server ignored the body or the condition, the call would have another outcome than its caller asked for.
 #[tokio::test]
 async fn a_change_refuses_a_body_and_conditions_that_it_does_not_read() {
     let server = Server::start().await;

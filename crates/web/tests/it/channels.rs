@@ -215,7 +215,7 @@ async fn a_used_channel_is_not_deleted() {
     server.bare("DELETE", PATH).await.expect(204);
 }
 
-/// A caller who read an older version would otherwise undo the change of another one unseen.
+/// Otherwise a caller who has read an older version would silently delete the change of another caller.
 #[tokio::test]
 async fn a_rule_is_deleted_in_the_version_that_the_caller_names() {
     let server = Server::start().await;
@@ -254,7 +254,7 @@ impl OvertakingStore {
 
 rondel_store::delegate_store!(OvertakingStore);
 
-/// Its secrets are replaced one by one, so a secret that the request leaves out is the one that another caller has just saved.
+/// A save replaces the secrets of a channel one by one: a secret that the request leaves out stays as another caller has just saved it.
 #[tokio::test]
 async fn a_secret_that_is_saved_meanwhile_stays() {
     let saved_at = clock() + Duration::from_secs(600);
@@ -280,7 +280,7 @@ async fn a_secret_that_is_saved_meanwhile_stays() {
     assert!(stored.updated_at > saved_at, "each save has another instant");
 }
 
-/// Of two tabs, the later save would otherwise undo the earlier one unseen.
+/// Otherwise the later save of two browser tabs would silently undo the earlier one.
 #[tokio::test]
 async fn a_channel_is_saved_in_the_version_that_the_caller_read() {
     let server = Server::start().await;

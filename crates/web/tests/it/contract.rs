@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::harness::Answer;
 
-/// The document in the form in which it is served.
+/// The OpenAPI document as it is served.
 pub(crate) static DOCUMENT: LazyLock<Value> = LazyLock::new(|| serde_json::from_str(openapi()).unwrap());
 /// The validators by their schemas.
 static VALIDATORS: LazyLock<Mutex<HashMap<String, Arc<Validator>>>> = LazyLock::new(Mutex::default);

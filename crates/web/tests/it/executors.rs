@@ -188,7 +188,8 @@ async fn the_console_drains_an_executor_with_a_countdown_and_takes_it_back() {
     assert_eq!(visitor.post("/executors/none/drain", "").await.status, 404);
 }
 
-/// A caller may name the executor of a run. A name on which no run could ever start is refused, with a message about what would be valid.
+/// A caller may name the executor of a run. The name is refused if the run could never start on that executor, with a message about what
+/// would be valid.
 #[tokio::test]
 async fn a_run_is_triggered_for_one_executor() {
     let server = with_executors().await;

@@ -133,7 +133,7 @@ async fn the_palette_offers_jobs_pages_and_actions() {
     assert!(page.contains("<button class=\"hit\" disabled title=\"Needs the role operator"), "{page}");
 }
 
-/// More jobs than the palette reads have the word elsewhere in their names, and come first in the order.
+/// More jobs than the palette reads contain the typed word elsewhere in their names, and precede this job in the order of names.
 #[tokio::test]
 async fn the_palette_finds_the_job_whose_name_was_typed() {
     let server = Server::start().await;

@@ -12,7 +12,7 @@ use crate::harness::clock;
 pub(crate) struct HoldingStore {
     inner: MemStore,
     held: Mutex<Option<&'static str>>,
-    /// Notified when the delayed call has been made.
+    /// Notified when the delayed call has arrived and waits: it has had no effect yet.
     pub(crate) reached: Notify,
     /// Notify this to let the call continue.
     pub(crate) released: Notify,

@@ -87,7 +87,7 @@ async fn dolphinscheduler_cve_2026_47340_the_webhook_of_others_is_not_read() {
     assert_eq!(server.get(&path("elsewhere")).await.expect(200)["url"], "https://example.com/secret-path");
 }
 
-/// The body of a change; that of a removal is empty, because any other is refused.
+/// The body of a request. That of a DELETE is empty, because the server refuses any other.
 fn body_of(method: &str, document: String) -> Body {
     if method == "DELETE" { Body::empty() } else { Body::from(document) }
 }

@@ -148,7 +148,8 @@ async fn a_call_continues_after_its_client_hung_up() {
     assert_eq!(runs["items"].as_array().unwrap().len(), 1, "{runs}");
 }
 
-/// The run, job, window, user, token, silence or channel is stored, but its client would repeat the call after an error.
+/// The database stores the run, job, window, user, token, silence or channel, and only its answer is lost: after an error, the client would
+/// create the object twice.
 #[tokio::test]
 async fn a_run_is_created_once_though_the_database_loses_its_answer() {
     let store = Arc::new(AnswerLosingStore { inner: MemStore::new(Arc::new(clock)), calls: Mutex::default() });

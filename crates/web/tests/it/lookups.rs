@@ -1,4 +1,4 @@
-//! Forged tokens: only few of them are looked up at the same time, so that they cannot occupy all connections to the database.
+//! Forged tokens: only a few of them are looked up at the same time, so that they cannot occupy all connections to the database.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

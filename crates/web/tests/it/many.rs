@@ -116,7 +116,7 @@ async fn slow_server(delay: Duration) -> Server {
     Server::start_on(store as Arc<dyn Store>, config).await
 }
 
-/// Otherwise the request would be cut off, without an answer about what it has done.
+/// The server stops early: at the timeout, the request would be cut off without an answer about what it has done.
 #[tokio::test]
 async fn a_slow_change_of_many_jobs_names_those_that_it_did_not_reach() {
     let server = slow_server(Duration::from_secs(1)).await;
@@ -129,7 +129,7 @@ async fn a_slow_change_of_many_jobs_names_those_that_it_did_not_reach() {
     assert_eq!(runs["items"].as_array().unwrap().len(), created_count, "{runs}");
 }
 
-/// A single job can take longer than the request may.
+/// A single job can take longer than the timeout of the request.
 #[tokio::test]
 async fn a_change_of_many_jobs_that_gets_no_answer_names_them() {
     let server = slow_server(Duration::from_secs(60)).await;

@@ -1,5 +1,5 @@
-//! What the console offers: no enabled button leads to a refusal because of a missing role, and forms change only the values that they
-//! have.
+//! What the console offers: no enabled button leads to a refusal because of a missing role, and forms change only the values for
+//! which they have fields.
 
 use std::collections::BTreeSet;
 

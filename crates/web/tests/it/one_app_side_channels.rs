@@ -1,5 +1,6 @@
 //! A caller with a role on only one app tries to learn about other apps indirectly: through jobs that moved, through jobs that follow
-//! from others, through names of apps, and through stored answers. The caller also tries to hide, forge or use up things.
+//! from others, through names of apps, and through stored answers. The caller also tries to hide entries of the audit log, to
+//! act under another name, and to exhaust limits.
 
 use axum::body::Body;
 use axum::http::Request;
@@ -63,7 +64,7 @@ async fn params_from_parents_are_for_callers_who_may_see_the_parents() {
     job(&server, "pay-parent", "theirs", json!({"params": {"password": "hunter2"}})).await;
     job(&server, "follower", "mine", json!({"schedule": {"after": ["pay-parent"]}, "overrides": "all"})).await;
     let parent: RunId = server.trigger("pay-parent").await;
-    // The dispatcher writes such parameters when it sends a run that follows from another one.
+    // The dispatcher adds parameters of this form when it sends a run that follows from another one.
     let passed =
         json!({"run_id": parent, "status": "succeeded", "result": {"card": "4111"}, "params": {"password": "hunter2"}});
     let params = json!({"params": {"own": "mine", "parents": {"pay-parent": passed}}});
@@ -86,7 +87,7 @@ async fn params_from_parents_are_for_callers_who_may_see_the_parents() {
     }
     let page = visitor.get("/runs").await.text();
     assert!(page.contains("follower") && !page.contains("pay-parent"), "{page}");
-    // Such a caller may not change the job either: the next run would pass the parent's data to the new definition.
+    // A caller who may not see the parent may not change the job either: the next run would pass the parent's data to the new definition.
     for change in [json!({"params": {"argv": ["env"]}}), json!({"description": "x"})] {
         let refusal = scoped.ask("PATCH", "/api/v1/jobs/follower", change).await.expect(422).to_string();
         assert!(refusal.contains("\"/schedule\""), "{refusal}");

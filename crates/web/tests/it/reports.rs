@@ -125,7 +125,7 @@ async fn a_weekly_report_is_set_changed_and_ended() {
     server.with_body("POST", &send, json!({})).await.expect(404);
 }
 
-/// Of two tabs, the later save would otherwise undo the earlier one unseen.
+/// Otherwise the later save of two browser tabs would silently undo the earlier one.
 #[tokio::test]
 async fn the_weekly_report_is_changed_in_the_version_that_the_caller_read() {
     let server = Server::start().await;

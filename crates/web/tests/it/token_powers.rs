@@ -235,7 +235,8 @@ async fn try_to_set_password<'w>(world: &'w World, link: &str, place: &str) -> O
     assert_eq!(answer.status, 303, "{place}: the link signs in");
     visitor.cookie = answer.headers["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
     let answer = visitor.post("/account/password", "current=&password=taken+over+now").await;
-    // A caller with every right may set the password of another account. In that case the session does not depend on the token.
+    // A caller with every right may set the password of another account: the server then begins a new session, which does not depend on
+    // the token.
     answer.headers.get("set-cookie").is_none().then_some(visitor)
 }
 

@@ -19,10 +19,10 @@ use crate::table::Kill;
 use crate::wire::{Answer, CODE_FAILED};
 
 impl Link {
-    /// Handles ends of attempts that the store has. Ends of attempts that another living server sent are left to that server, which reads
-    /// the store: the next run of the job waits there, and that server may be asking the executor to stop the attempt. In that case, the
-    /// answer to its request takes precedence over the callback. If that server does not report an end, this server does so after a later
-    /// read of the store.
+    /// Handles ends of attempts that the store has. The end of an attempt that another living server sent is left to that server, which
+    /// reads the store: the job's next run waits there. That server may also be asking the executor to stop the attempt, and the answer to
+    /// this request takes precedence over the callback. If that server does not report the end, this server does so after a later read of
+    /// the store.
     pub(super) async fn on_reported(&mut self, session: &Session, rows: Vec<XxlRun>) -> bool {
         let mut ended_ids = Vec::new();
         for row in rows {

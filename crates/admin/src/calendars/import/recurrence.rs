@@ -1,4 +1,4 @@
-//! Recurrence rules of events. Only rules that give one day per year are supported.
+//! Recurrence rules of events. Only rules that give at most one day per year are supported.
 
 use chrono::{Datelike as _, NaiveDate, Weekday};
 
@@ -76,7 +76,7 @@ impl Recurrence {
             if day.is_some_and(|day| self.until.is_some_and(|until| day > until)) {
                 break;
             }
-            // A year without the day (29 February) is skipped and not counted.
+            // A year without the day (29 February, a fifth Monday) is skipped and does not use up `COUNT`.
             if let Some(day) = day {
                 days_left -= 1;
                 start_days.extend((year >= first_year).then_some(day));

@@ -67,7 +67,8 @@ fn the_runs_of_a_fenced_lease_go_to_the_node_that_got_its_limits() {
     assert_eq!(adopters(&unknown, 12), [(1, vec![4]), (3, vec![2])]);
 }
 
-/// Two leases count from when a node has seen the fence, by its own clock: after an outage, all leases ended long ago.
+/// A node counts two lease lengths from when it first saw the fence, by its own clock. The end of the fenced lease would
+/// not do: after an outage, all leases ended long ago.
 #[test]
 fn a_takeover_that_takes_two_leases_is_helped() {
     let token = LeaseToken { node: NodeId::new(1), epoch: 1 };

@@ -4,8 +4,8 @@
 //!
 //! A limit with a key has a home node, as a job has: the node whose job named the key first. Only that node counts the limit's runs, for the whole
 //! cluster. Runs under the limit that come due on another node are handed over to the home, together with their jobs. A node gives a limit away if
-//! it is to keep no jobs, or if it hands over a job that has this limit and another limit. It first waits until the limit counts no run. Counts are
-//! in memory: after a restart, runs at executors are counted again, and earlier starts are not.
+//! it is to keep no jobs, or if it hands over a job with this limit to the home of the job's other limit, but only while the limit counts no run.
+//! Counts are in memory: after a restart, runs at executors are counted again, and earlier starts are not.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -269,7 +269,8 @@ impl Limits {
         self.wake_at = Some(Timestamp::EPOCH);
     }
 
-    /// The rate limits that runs wait for, if one of these limits may admit a run by now; otherwise an empty list.
+    /// The rate limits that runs wait for, if one of these limits may admit a run by now; otherwise an empty list. The caller then calls
+    /// [`schedule_wake`](Self::schedule_wake) for each of them, because their wake-up is cleared here.
     pub(crate) fn limits_to_wake(&mut self, now: Timestamp) -> Vec<LimitKey> {
         if self.wake_at() > now {
             return Vec::new();

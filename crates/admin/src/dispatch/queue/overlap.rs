@@ -108,8 +108,8 @@ fn open_max(job: &Job) -> usize {
 }
 
 impl Gate {
-    /// Whether one more run may be open at this place in the order, which the shards of a broadcast share. More than `max` places can be open,
-    /// because every adopted run counts as sent until executors have answered. Until then, the other shards of an open broadcast wait too.
+    /// Whether one more run may be open at this place. If the place is open already, it belongs to a broadcast, and the run is a further shard:
+    /// it waits only while more than `max` places are open. This can happen because every adopted run counts as sent until executors have answered.
     fn has_room(&self, place: Place, max: usize) -> bool {
         if self.open.contains_key(&place) {
             return self.open.len() <= max;

@@ -16,7 +16,7 @@ use crate::dispatch::queue::round_robin::round_robin;
 use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::runs::{OpenRun, OpenRuns, Stage, WaitingRun};
 
-/// Maximum number of runs of one job that a look considers.
+/// Maximum number of runs of one job that [`ParkedRuns::first_of_jobs`] returns.
 const RUNS_PER_JOB_MAX: usize = 64;
 
 /// The position of a run in the order of waiting runs: the highest priority first, then the earliest planned instant.
@@ -39,8 +39,8 @@ impl Turn {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct RunKind {
     handler: String,
-    /// Set if this kind has only runs of this job: the job selects executors, asks executors before it routes, or is a pump job. Also set for a
-    /// retry, and for a broadcast, which needs room for its shards.
+    /// `None` if runs of several jobs may be of this kind. Set if the job selects executors, asks executors before it routes, or is a pump job,
+    /// and for a retry. Also set for a broadcast, because it needs room for its shards.
     job: Option<JobId>,
     /// The executor that a shard is meant for, or that the caller named.
     executor: Option<String>,

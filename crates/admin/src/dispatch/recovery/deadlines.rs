@@ -18,8 +18,8 @@ struct AttemptDeadline {
     attempt: i32,
     /// The deadline, by the boot-time clock in microseconds.
     at_micros: i64,
-    /// Whether it counts from a report that does not show when the handler began. A later report of the start, or of its duration, replaces
-    /// it.
+    /// Whether it counts from the arrival of a report that did not show how long the handler had been running. A later report that shows
+    /// this replaces it.
     is_assumed: bool,
     /// Whether the executor was asked to stop the handler because of the deadline.
     is_asked: bool,
@@ -41,9 +41,9 @@ impl Deadlines {
         self.record(ready, start_micros, false);
     }
 
-    /// Records what a report that arrived now, by the boot-time clock, shows about the handler of this attempt. If it does not show how long the
-    /// handler has been running, the timeout counts from now until another report shows it: the database's clock, by which the instant of the
-    /// start is known, may have stepped since then. Without any instant the handler may not have begun, and nothing is recorded.
+    /// Records the start of this attempt's handler, as shown by a report that arrived at `now_micros` of the boot-time clock. If the report has the
+    /// instant of the start, but not how long the handler has been running, the timeout counts from now: the instant is by the database's clock,
+    /// which may have stepped since. If the report has neither, the handler may not have begun, and nothing is recorded.
     pub(crate) fn record_report(&mut self, ready: &ReadyRun, report: StartReport, now_micros: i64) {
         let StartReport::Started(start) = report else { return self.forget_assumed(ready) };
         if let Some(start_micros) = start.boot_micros {

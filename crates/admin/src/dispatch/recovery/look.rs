@@ -83,8 +83,8 @@ pub(crate) fn on_heard_elsewhere(
     roll::resolve(d);
 }
 
-/// An executor that has shut down in order and has no runs counts as ended. If one of its runs has no result yet, the result may be in the
-/// executor's journal, and the executor sends it after its next start.
+/// An executor that has shut down cleanly counts as ended, unless one of its runs has no result yet: the result may be in the executor's
+/// journal, and the executor then sends it after its next start.
 pub(crate) fn on_executor_shut_down(d: &mut Decision<'_>, executor: ExecutorId) {
     let now = d.now;
     if lose::runs_sent_to(d, executor, |_| true).is_empty() && d.state.executors.record_process_end(executor, now) {

@@ -1,5 +1,6 @@
-//! Fences that other servers send. If this server has no stream to an executor that another server hears, it asks that server by a row; the
-//! other server sends the fence on its own stream and stores the answer. Otherwise a run could wait for as long as the executor lives.
+//! Fences that servers send for each other. If this server has no stream to an executor that another server hears, it asks that server by a
+//! row. The other server sends the fence on its own stream and stores the answer. Without this, a run could wait for as long as the executor
+//! lives.
 
 use rondel_core::{ExecutorId, RunId};
 use rondel_failpoint::mutant::{self, Mutant};

@@ -166,8 +166,8 @@ impl RollCall {
         runs.take_from_roll_call(run)
     }
 
-    /// Whether this executor may have the run: the row names the executor itself, or one of its predecessors in `lineage`. If the row names no
-    /// executor, any executor of the app that had a session at the run's instant may have it.
+    /// Whether this executor may have the run: the row names the executor itself, or a process in its `lineage`. If the row names no executor, any
+    /// executor of the app that had a session at the run's instant may have it.
     pub(crate) fn may_be_claimed(
         &self,
         run: RunId,

@@ -80,8 +80,8 @@ pub(crate) fn reopen_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
     d.state.pending_steps.jobs_in_handover.retain(|job| !jobs.contains(job));
 }
 
-/// Leaves out the runs that an executor has, or for which executors are asked. None of them was when it was read for the handover, so this node
-/// has taken it over again since.
+/// Leaves out the runs that an executor has, or that are in the roll call. They were unsent when they were read for the handover, so this node
+/// has taken them over again since.
 fn without_returned(d: &Decision<'_>, mut runs: Vec<RunId>) -> Vec<RunId> {
     let is_under_way = |run| d.state.runs.active(run).is_some() || d.state.runs.in_roll_call(run).is_some();
     // If another attempt waits here, that is the attempt that was handed over.
@@ -232,7 +232,7 @@ pub(crate) fn on_limit_homes(d: &mut Decision<'_>, lease: LeaseToken, homes: Vec
         if !closed_jobs.is_empty() {
             let other_limits = d.state.limits.other_limits_of_waiting_runs(&name, HAND_OVER_BATCH, &d.state.runs);
             d.step(Step::HandOver(closed_jobs, home));
-            // Otherwise the run would come back, because one node must count all of its limits.
+            // One node must count all limits of a run. If the other limits stayed here, the run would come back.
             give_limits(d, |other| other_limits.contains(other), Some(home));
         }
     }

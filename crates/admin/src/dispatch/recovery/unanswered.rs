@@ -1,8 +1,8 @@
-//! Triggers that their executors have not answered. An executor answers each trigger as it receives it, long before the run begins, and a
-//! stream keeps its order: an executor that sends heartbeats without the answer has not taken the run.
+//! Triggers that their executors have not answered. An executor answers each trigger when it receives it, not only when the run begins. A
+//! stream keeps its order, so an executor that sends heartbeats but no answer has probably not received the trigger.
 //!
-//! The run is not given up because of that, since only the executor knows for certain. The executor's stream is ended instead: its next
-//! hello lists what the executor has in hand, and a run that is not on that list was not received.
+//! The run is not given up for this alone, because only the executor knows whether it has the run. The executor's stream is ended instead: its
+//! next hello lists the runs that it has, and a run that is not listed was not received.
 //!
 //! Routing avoids such an executor for a while if another executor can take the run. Each further unanswered trigger makes that time longer, until
 //! the executor answers a trigger.

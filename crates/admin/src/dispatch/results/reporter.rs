@@ -11,7 +11,8 @@ use rondel_store::LeaseToken;
 
 use crate::dispatch::event::SessionHandle;
 
-/// How long after a handler's end its result is deferred, so that the home can name the executor of a run that has ended meanwhile.
+/// If a run was settled before its row named an executor, its result is deferred for this long after the handler's end: the home may still
+/// write the name.
 const NAMED_WITHIN: Duration = Duration::from_secs(30);
 
 /// Maximum number of processes with the same predecessor that an executor answers for.
@@ -23,7 +24,7 @@ pub(crate) struct Reporter {
     pub(crate) session: SessionHandle,
     pub(crate) app: AppId,
     pub(crate) name: String,
-    /// The predecessors, the newest first, up to the first process that proved no predecessor.
+    /// The processes whose results it may report: its predecessors, the newest first, and then their other successors (siblings).
     pub(crate) lineage: Arc<[ExecutorId]>,
 }
 

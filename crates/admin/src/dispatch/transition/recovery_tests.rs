@@ -332,7 +332,7 @@ fn the_end_of_an_attempt_does_not_forget_the_next() {
     assert_eq!(world.flush(), ["sent to 1: 1"]);
 }
 
-/// A stored end of a run here frees the slot of its executor once.
+/// When a result that was judged by its run's row is stored, the run leaves its executor here, and its slot is freed once.
 #[test]
 fn a_result_that_was_judged_by_its_row_frees_the_slot() {
     let mut world = world_with_executors(1);
@@ -364,7 +364,7 @@ fn an_adopted_run_is_named_as_in_its_row() {
         assert!(world.state.runs.active(run(1)).is_some());
         assert_eq!(world.state.executors.get(ONE).map(|online| online.in_flight), Some(1));
         assert_eq!(world.reply(1, 1, 1, Reply::Refused(RefusedWhy::Full, None)), expected, "{executor:?}");
-        // The next executor gets it only once the row names that one.
+        // If the row named executor 1, the next executor gets the run only once the row names the next one.
         world.join(2, 2, Report::default());
         assert_eq!(world.flush(), [if executor.is_some() { "mark 1" } else { "sent to 2: 1" }]);
     }

@@ -229,8 +229,8 @@ fn the_end_of_a_run_that_is_under_way_by_now_is_no_end() {
     assert_eq!(world.around.in_memory.missing_runs([run(1)]), [], "it has been found, and waits here again");
 }
 
-/// An executor may hand back a run that this server has taken over from its own earlier lease. The row of such a run is `running`, so the end of
-/// the run must not count as decided from a row of another status.
+/// This server takes over a run from its own earlier lease while an executor has it. The row is `running` from then on, so the run in memory must
+/// have that status too: the store refuses an end that was decided from a row of another status.
 #[test]
 fn the_end_of_an_own_run_that_was_taken_over_does_not_count_as_decided_without_its_executor() {
     let mut world = world_with_executors(1);
@@ -341,7 +341,7 @@ fn one_server_comes_to_count_all_limits_of_a_job() {
     assert_eq!(given_limits(&mut world, second), Some((vec![limit("db")], Some(HOME))));
 }
 
-/// Another server may have taken over the limits of a server whose lease had ended: what was read before does not count.
+/// When a lease has ended, another server may have taken over its limits: a home that was read under that lease does not count.
 #[test]
 fn the_home_of_a_limit_is_read_again_under_the_next_lease() {
     let limited = json!({"concurrency": {"key": "db", "max": 1}});

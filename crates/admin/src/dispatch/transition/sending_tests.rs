@@ -288,8 +288,8 @@ fn a_run_that_must_wait_for_its_turn_is_not_marked_ahead() {
     assert_eq!(world.flush(), NOTHING, "no executor helps it");
 }
 
-/// An executor connects again and does not list a run. Its refusal of that run was on the earlier stream, and is read after the hello: the
-/// next attempt follows, so this one is not sent again.
+/// An executor connects again, and its hello does not list a run. Its refusal of that run was on the earlier stream, and is read after the hello.
+/// The attempt has been given up by then, so it is not sent again.
 #[test]
 fn a_refusal_does_not_bring_back_a_run_that_was_given_up() {
     let mut world = world_with_executors(1);
@@ -369,15 +369,15 @@ fn a_result_of_a_run_that_was_not_sent_is_refused_only_under_a_lease() {
     assert_eq!(world.result(1, 1, 1), ["foreign 1"]);
     world.join(2, 2, Report::default());
     assert_eq!(world.result(2, 1, 1), ["foreign 1"], "the other server may have chosen another executor");
-    // This server has its next lease before it has dropped what it had not sent under the one before.
+    // This server takes its next lease before it has dropped the runs that it had not sent under the previous lease.
     world.around.lease_holds = true;
     world.around.token.epoch = 2;
     assert_eq!(world.result(1, 1, 1), ["foreign 1"]);
     assert_eq!(world.result(2, 1, 1), ["foreign 1"]);
 }
 
-/// A lease that follows another one immediately may end before the roll call for its runs begins. A run that an executor has since the first of
-/// these leases stays in memory: if it counted as missing, it could be taken for a run that was never sent.
+/// A lease may end before the roll call for its runs begins. A run that an executor has had since the previous lease stays in memory: if it
+/// counted as missing, it could be taken for a run that was never sent.
 #[test]
 fn a_dropped_roll_call_forgets_only_runs_that_no_executor_has() {
     let mut world = world_with_executors(1);

@@ -278,8 +278,8 @@ fn a_refused_run_does_not_wait_for_the_next_round() {
     }
 }
 
-/// The place that a refused run had under a limit goes to the next run at once, and that run does not go to the executor that has just refused
-/// one: the two would take turns there for ever.
+/// The place that a refused run had under a limit goes to the next run at once. That run does not go to the executor that has just refused the
+/// first one: otherwise that executor would be sent the two runs in turn, and refuse them, for ever.
 #[test]
 fn an_executor_that_refuses_a_run_does_not_get_the_next_one_of_its_limit() {
     let limited = definition(&json!({
@@ -297,8 +297,8 @@ fn an_executor_that_refuses_a_run_does_not_get_the_next_one_of_its_limit() {
     }
 }
 
-/// A run that an executor may have has its place there before the executor has answered: the row names the executor, or its hello lists the
-/// run, before or after the call.
+/// A run in a roll call has its place at an executor before the executor has answered, if the run's row names that executor or the executor's
+/// hello lists the run. The hello may come before or after the roll call.
 #[test]
 fn no_run_begins_at_an_executor_that_may_have_an_earlier_one() {
     let job = definition(&json!({"overlap": {"policy": "serial", "scope": "executor"}, "queue_timeout": "60s"}));

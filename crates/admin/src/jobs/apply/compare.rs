@@ -297,7 +297,7 @@ fn plan(
 }
 
 impl ExistingJobs {
-    /// The changes that the edit makes to the fires of the next week; `None` if it makes none.
+    /// The changes that the edit makes to the fires of the next week; `None` if all fires were compared and none changes.
     fn fires(&self, edit: &PlannedEdit, fires_left: &mut u32) -> Option<FireChanges> {
         let anchored_definition = |record: &JobRecord| {
             let definition = self.definitions.get(&(record.id, record.version))?;

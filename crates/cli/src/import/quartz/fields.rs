@@ -18,7 +18,7 @@ pub(super) struct Source<'a> {
     pub(super) trigger: Option<&'a Row>,
     /// The trigger's row of `CRON_TRIGGERS` or `SIMPLE_TRIGGERS`.
     pub(super) timing: Option<&'a Row>,
-    /// Whether only one trigger of the job is not complete.
+    /// Whether exactly one trigger of the job is not in Quartz's state COMPLETE.
     pub(super) is_only_trigger: bool,
     pub(super) options: &'a ImportOptions<'a>,
 }

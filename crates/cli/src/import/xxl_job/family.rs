@@ -99,8 +99,8 @@ fn is_running(row: &Row) -> bool {
     text(row, "trigger_status").map(str::trim) == Some("1")
 }
 
-/// Whether a job has a schedule in addition to its parents. Before version 2.3 every job had to have a schedule. In such a
-/// version the schedule of a stopped job does not count, because XXL-JOB does not fire the job by it.
+/// Whether a job has a schedule in addition to its parents. Before version 2.3 every job had to have a schedule. In
+/// these versions the schedule of a stopped job does not count, because XXL-JOB does not fire the job by it.
 fn has_own_schedule(draft: &JobDraft<'_>) -> bool {
     let is_unused = !is_running(draft.row) && !draft.row.contains_key("schedule_type");
     !is_unused && draft.job.as_ref().is_ok_and(|job| job.contains_key("schedule"))

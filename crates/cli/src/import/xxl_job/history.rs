@@ -21,7 +21,7 @@ pub(super) fn write(tables: &Tables, names: &HashMap<&str, String>, folder: &Pat
         std::fs::create_dir_all(&folder)?;
         let mut list = String::from("file\tsaved\tremark\n");
         for row in rows {
-            // The id is a number, so no other text becomes a part of a path.
+            // A row whose id is no number is skipped, so that no other text becomes part of a path.
             let Some(id) = text(row, "id").and_then(|id| id.parse::<i64>().ok()) else { continue };
             let file = format!("{id}.{}", file_extension(text(row, "glue_type").unwrap_or_default()));
             std::fs::write(folder.join(&file), row.get("glue_source").map_or("", String::as_str))?;

@@ -9,7 +9,7 @@ use crate::lifecycle::spawn_outside;
 use crate::secrets::Secrets;
 use crate::test_run::{TestOutcome, TestRun};
 
-/// A server that sends `answer` to every request, with the request in the place of `{request}`. It then closes the
+/// A server that sends `answer` to every request, with the request in place of `{request}`. It then closes the
 /// connection, unless the answer has a `content-length`.
 async fn serve(answer: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

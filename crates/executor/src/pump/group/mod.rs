@@ -137,8 +137,8 @@ pub struct Group<R> {
     created_at: Instant,
     reported_at: Option<Instant>,
     is_changed: bool,
-    /// Whether the number of selects has changed since the last report. If nothing else changes, the report waits for a
-    /// long period.
+    /// Whether the number of selects has changed since the last report. If nothing else has changed, the next report may
+    /// wait longer.
     is_fetch_count_changed: bool,
     /// Whether an item was released since the last report.
     is_urgent: bool,

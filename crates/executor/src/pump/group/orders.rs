@@ -48,8 +48,8 @@ impl<R: Clone> Group<R> {
         self.release_finished_items();
     }
 
-    /// Releases every item: rows in execution continue until `abort_at`, or to their end if it is `None`. Waiting rows
-    /// are dropped.
+    /// Releases every item. Rows in execution continue until `abort_at`; if that is `None`, to their end. Rows that are
+    /// queued or wait for a retry are dropped.
     pub fn stop(&mut self, abort_at: Option<Instant>) {
         self.is_ending = true;
         self.abort_fetch();

@@ -32,7 +32,7 @@ fn a_run_is_refused_on_the_open_stream_of_its_server() {
     }
 }
 
-/// Any server may have taken over a queued run whose lease has ended, also one to which no stream is open.
+/// Any server may have taken over a queued run whose lease has ended, even a server without a stream to this executor.
 #[test]
 fn a_fenced_run_is_handed_back_until_a_server_has_stored_it() {
     let (mut table, link) = table(false);

@@ -55,15 +55,15 @@ impl Limits for MemStore {
 }
 
 impl State {
-    /// Whether a node should keep no jobs and has no open run. Open runs of the nodes that it has fenced count as its own, because it takes
-    /// them over.
+    /// Whether a node is switched off or shuts down, and has no open run. Open runs of the nodes that it has fenced count as its own, because
+    /// it takes them over.
     fn is_idle_and_off(&self, node: NodeId) -> bool {
         let is_off = |node: &Node| node.switch != Switch::Active || node.report.is_leaving;
         self.nodes.get(&node).is_some_and(|stored_node| is_off(&stored_node.node))
             && self.open_runs_where(|run| run.node == node || self.is_orphan_of_fencer(run, node)).is_empty()
     }
 
-    /// Whether the run is open under a lease that this node has fenced.
+    /// Whether a lease that `fencer` has fenced owns the run.
     fn is_orphan_of_fencer(&self, run: &Run, fencer: NodeId) -> bool {
         self.nodes.get(&run.node).is_some_and(|stored_node| {
             stored_node.node.fenced_by == Some(fencer) && run.node_epoch < stored_node.node.epoch

@@ -47,8 +47,8 @@ const UPDATE_PASSWORD: Statement = Statement {
     text: "UPDATE account SET password_hash = ?, password_changed_at_ms = ? WHERE id = ?",
 };
 const DELETE_ACCOUNT: Statement = Statement { name: "delete_account", text: "DELETE FROM account WHERE id = ?" };
-/// Locks all accounts that may do everything, disabled or not. A transaction that disables an account, deletes it or takes this right from
-/// it locks all of them first.
+/// Locks all accounts that may do everything, disabled or not. A transaction that disables or deletes an account, or takes this right from
+/// it, locks all of them first, so that two concurrent ones cannot remove the last two.
 pub(in crate::sql) const LOCK_ADMINS: Statement = Statement {
     name: "lock_admins",
     text: "SELECT account.id, account.disabled FROM role_grant JOIN account ON account.id = role_grant.subject_id \

@@ -116,8 +116,7 @@ impl Tx<'_> {
         self.execute(Query::new(&SET_MINTED_BY).opt_int(parent).int(token.get())).await.map(drop)
     }
 
-    /// Takes ended tokens out of the chains of creators before they are removed. A token whose creator is among them then counts as created
-    /// by the nearest creator further up the chain that is not among them.
+    /// Before ended tokens are removed, makes the nearest remaining ancestor the creator of each token that one of them created.
     pub(super) async fn splice_out(&mut self, dead_ids: &[i64]) -> Result<()> {
         let creator_rows = self.rows(Query::new(&READ_CREATORS).list(dead_ids.iter().copied())).await?;
         let creators = creator_rows.iter().map(token_and_creator).collect::<Result<BTreeMap<_, _>>>()?;

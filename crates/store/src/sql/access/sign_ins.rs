@@ -68,7 +68,7 @@ const INSERT_ATTEMPT: Statement = Statement {
     name: "insert_attempt",
     text: "INSERT {ignore} INTO sign_in_attempt (bucket, attempt_count, since_at_ms) VALUES (?, 0, ?) {or_ignore}",
 };
-/// The count is assigned first, because MySQL and MariaDB apply assignments from left to right.
+/// The count is assigned first, because it depends on the old `since_at_ms`, and MySQL and MariaDB apply assignments from left to right.
 const COUNT_ATTEMPT: Statement = Statement {
     name: "count_attempt",
     text: "UPDATE sign_in_attempt SET attempt_count = CASE WHEN since_at_ms <= ? THEN 1 ELSE attempt_count + 1 END, \

@@ -54,7 +54,7 @@ const END_WINDOW: Statement = Statement {
     text: "UPDATE maintenance SET starts_at_ms = CASE WHEN starts_at_ms > ? THEN ? ELSE starts_at_ms END, ends_at_ms = ? \
            WHERE id = ? AND namespace_id = ? AND ends_at_ms > ?",
 };
-/// Makes the incidents due whose messages were held back until the end of a window.
+/// Makes incidents due now whose messages a window held back: they were to be due at the planned end of that window.
 pub(in crate::sql) const RELEASE_MESSAGES: Statement = Statement {
     name: "release_messages",
     text: "UPDATE incident SET act_at_ms = ? WHERE namespace_id = ? AND act_at_ms = ?",

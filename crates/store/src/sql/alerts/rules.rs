@@ -113,7 +113,7 @@ impl Tx<'_> {
         if expected_version.is_some_and(|expected| expected != rule.version) {
             return Ok(RuleDeleted::Conflict(rule.version));
         }
-        // The incidents keep the rule as disabled, because their end is not a recovery.
+        // The incidents keep a disabled copy of the rule, so that their end does not count as a recovery.
         let spec = json("delete_alert_rule", &RuleSpec { enabled: false, ..rule.spec.clone() })?;
         let close = Query::new(&CLOSE_INCIDENTS).at(now).text(&spec).int(namespace.get()).int(rule.id.get());
         self.execute(close).await?;

@@ -99,8 +99,8 @@ impl ChangeJobs for SqlStore {
             tx.detach_followers(id).await?;
             tx.write_parents(id, &[]).await?;
             if record.spec.expect.is_some() {
-                // Alert decisions that were made before the deletion become void. A transaction that writes decisions also locks this row
-                // first.
+                // Voids alert decisions that were made before the deletion. Like transactions that write decisions, locks the row of the
+                // namespace's alerts before the job's expectations.
                 tx.raise_alert_version(record.namespace).await?;
                 tx.delete_expects(id).await?;
             }

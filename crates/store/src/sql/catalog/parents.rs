@@ -1,4 +1,4 @@
-//! The edges between jobs, by the newest definitions.
+//! The edges from parent jobs to their children, by the newest definitions.
 
 use std::collections::HashMap;
 

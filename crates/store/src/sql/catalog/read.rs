@@ -225,7 +225,7 @@ fn job(row: &AnyRow) -> Result<JobRecord> {
     })
 }
 
-/// The parts that definitions of every version have.
+/// The fields of a definition that servers of every version can read.
 #[derive(Deserialize)]
 struct DefinitionOutline {
     name: String,

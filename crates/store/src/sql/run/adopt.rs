@@ -17,7 +17,7 @@ use crate::{Adopt, LeaseToken, Result};
 /// Orphans of up to this many nodes are searched for with one statement per node.
 const SINGLE_READ_NODES_MAX: usize = 4;
 
-/// The id of an orphan of the outer statement's `node`, that is, of an open run under an ended lease, with this status.
+/// The id of an orphan with this status, of the outer statement's `node`. An orphan is an open run under an ended lease.
 macro_rules! an_orphan {
     ($status:literal) => {
         concat!(
@@ -212,8 +212,8 @@ impl Tx<'_> {
         Ok(ended_leases)
     }
 
-    /// Locks the rows of those of these nodes whose leases have ended by the database's clock or are fenced, and the rows of nodes that one of
-    /// them, or this node, has fenced.
+    /// Locks the rows of these nodes, and of the nodes that they or this node have fenced. Leaves out a node whose lease neither has ended
+    /// by the database's clock nor is fenced.
     async fn lock_dead_nodes(
         &mut self,
         token: LeaseToken,
@@ -266,7 +266,7 @@ impl Tx<'_> {
         Ok(nodes)
     }
 
-    /// How many orphans each job has, by node.
+    /// Counts the orphans of each job. A job occurs once for each node that has orphans of it.
     async fn count_orphans(
         &mut self,
         token: LeaseToken,

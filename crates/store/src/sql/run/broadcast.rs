@@ -60,7 +60,7 @@ pub(super) struct Broadcast {
     cancel_by: Option<String>,
     /// Whether a row in `run_cancel` requests to cancel or to drop it.
     pub(super) has_request: bool,
-    /// Whether its verdict follows from its shards already, and only the runs that follow from it keep it open.
+    /// Whether its verdict was derived already, and only its open child runs keep it open.
     is_awaiting: bool,
     /// Whether a shard that had already ended has another verdict now.
     is_corrected: bool,
@@ -76,7 +76,7 @@ pub(super) struct DerivedVerdict {
 }
 
 impl Broadcast {
-    /// Whether its last shard has ended, or a shard has another verdict than when the broadcast's verdict was derived.
+    /// Whether its verdict must be derived now: its last shard has ended, or a shard got another verdict after it was derived.
     fn must_fold(&self) -> bool {
         self.open_shards == 0 && !self.is_awaiting && (!self.status.is_terminal() || self.is_corrected)
     }

@@ -57,7 +57,7 @@ const MOVE_DUE_JOBS: Statement = Statement {
            follows_run_id = v.column5, is_over = CASE WHEN v.column2 IS NULL THEN 1 ELSE 0 END, \
            held_from_ms = v.column6, recent_fires = v.column7, recent_at_ms = v.column8 {from:iiiiiiii} WHERE {of_rows:job_due.job_id}",
 };
-/// Locks the rows, because an earlier try may have inserted and committed them.
+/// Locks the rows, because an earlier try may have inserted them, and only a locked row may be copied to the tables beside `run`.
 const LOCK_INSERTED_RUNS: Statement = Statement {
     name: "lock_inserted",
     text: "SELECT id, job_id, fire_at_ms, cause, shard_index FROM run WHERE id {in_list} ORDER BY id {for_update}",

@@ -37,7 +37,7 @@ const LOCK_OWN_PENDING_RUNS: Statement = Statement {
     text: "SELECT id, attempt, marked_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
            AND status = 'pending'{end} ORDER BY id {for_update}",
 };
-/// Runs that are marked, or were recorded as running while they waited at their executor.
+/// Locks runs that are marked, or that were recorded as running while they still waited at their executor.
 const LOCK_OWN_RUNS_IN_HAND: Statement = Statement {
     name: "lock_own_in_hand",
     text: "SELECT id, attempt, marked_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
@@ -281,7 +281,7 @@ impl Tx<'_> {
         Ok(won_runs)
     }
 
-    /// Locks those of these runs that are still pending under the lease `token`, and turns them into waiting ones. Returns how many these are.
+    /// Turns those of these runs that are still pending under the lease `token` into waiting ones. Returns their number.
     async fn shelve(&mut self, token: LeaseToken, ids: &[i64], wait_json: Option<&str>) -> Result<u64> {
         let own_runs = self.lock_own_open_runs(&LOCK_OWN_PENDING_RUNS, token, ids).await?;
         let own_ids: Vec<i64> = own_runs.into_iter().map(|(id, ..)| id).collect();

@@ -45,7 +45,7 @@ const CORRECT_RUNS: Statement = Statement {
            AND run.status IN ('unknown', 'skipped', 'failed', 'cancelled'){end}",
 };
 /// The name of the executor is kept, without its incarnation, so that the next attempt can go to another executor if one is free. A request
-/// to end the run unless an executor has it (one without a caller) is removed if an executor had the attempt.
+/// to drop the run, which has no `cancel_by`, is removed if an executor had the attempt, because it concerns only queued runs.
 const RETRY_RUNS: Statement = Statement {
     name: "retry_runs",
     text: "UPDATE {join:iiititt}run SET status = 'waiting', attempt = run.attempt + 1, due_at_ms = v.column3, \
@@ -112,7 +112,7 @@ pub(super) struct Batch<'f> {
     locked_runs: HashMap<RunId, LockedRun>,
     outcomes: Vec<EndOutcome>,
     verdicts: Vec<Verdict<'f>>,
-    /// True verdicts from late results.
+    /// Verdicts from late results, which replace stored ones.
     corrections: Vec<Verdict<'f>>,
     retries: Vec<Retry<'f>>,
     /// Attempts that are followed by another one.

@@ -65,7 +65,7 @@ const TAKE_HOMES: Statement = Statement {
            WHERE {of_rows:job_due.job_id} AND {check}job_due.home = v.column2{end}",
 };
 
-/// What follows from the ends of a batch of runs.
+/// The effects of a batch of ended runs on the other runs of their fires.
 #[derive(Debug, Default)]
 pub(super) struct FollowResult {
     /// Children that were released: their runs are open.
@@ -183,7 +183,7 @@ impl Tx<'_> {
         Ok(locked_roots)
     }
 
-    /// The jobs of these runs' parents, grandparents and so on in their fires, except the roots.
+    /// The jobs of these runs and of the runs above them (parents, grandparents and so on) in their fires, except the roots.
     async fn read_jobs_above(&mut self, runs: Vec<RunId>) -> Result<BTreeSet<JobId>> {
         let mut jobs = BTreeSet::new();
         let mut level_runs: Vec<i64> = runs.into_iter().map(RunId::get).collect();
@@ -293,7 +293,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// The jobs that do not have a run yet in one of these fires.
+    /// The jobs that have no run yet in at least one of the fires to which they belong.
     async fn read_candidates(
         &mut self,
         finisher: Finisher<'_>,

@@ -51,7 +51,7 @@ const FREE_LIMIT: Statement = Statement {
     name: "free_limit",
     text: "DELETE FROM limit_home WHERE namespace_id = ? AND limit_key = ? AND home = ?",
 };
-/// Selects broadcasts, expanded or not, and their shards.
+/// Finds the definitions of open broadcasts, expanded or not, and of shards. Their limits are not given away.
 pub(in crate::sql) const READ_OPEN_SHARDS: Statement = Statement {
     name: "read_open_shards",
     text: "SELECT DISTINCT run.job_id, run.job_version FROM open_run CROSS JOIN run \

@@ -28,7 +28,7 @@ const READ_UNSENT_RUNS_OF_JOBS: Statement = Statement {
     text: "SELECT id, job_id, due_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
            AND status IN ('pending', 'waiting') AND marked_at_ms IS NULL{end} ORDER BY id",
 };
-/// Reads in the order of the primary key, because the index by home has only jobs that fire.
+/// Reads in the order of the primary key, because the index by home has only jobs with a next fire.
 const READ_JOBS_AT: Statement = Statement {
     name: "read_jobs_at",
     text: "SELECT job_id, recent_fires, recent_at_ms FROM job_due WHERE job_id > ? AND home = ? ORDER BY job_id LIMIT ?",
@@ -370,7 +370,7 @@ impl Tx<'_> {
         Ok(open_runs)
     }
 
-    /// Locks jobs first and then runs, each in the order of ids, as adoption does.
+    /// Locks jobs first and then runs, each in the order of ids, so that it does not deadlock with an adoption.
     async fn hand_over(
         &mut self,
         token: LeaseToken,

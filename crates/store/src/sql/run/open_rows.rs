@@ -8,9 +8,9 @@
 //! a statement outside of a transaction changes none of these columns. Only ids of rows that the transaction has inserted or locked, or
 //! that `run` no longer has, may be passed.
 //!
-//! Statements that look for open or unsuccessful runs read these tables, and join `run` for other columns. A statement that finds the ids of
-//! runs in order to change them locks them in `run`, and checks there whether they are still open. No function here expects a number
-//! of rows.
+//! Statements that look for open or unsuccessful runs read these tables, and join `run` for other columns. A statement that finds the ids
+//! of runs in order to change them locks them in `run`, and checks there whether they are still open. No function here checks how many rows
+//! a statement changed.
 
 use rondel_core::{Run, RunId, RunStatus};
 
@@ -78,7 +78,7 @@ fn is_unsuccessful(status: RunStatus) -> bool {
     status.is_terminal() && status != RunStatus::Succeeded
 }
 
-/// The ids of the runs with such a status.
+/// The ids of the runs whose status is wanted.
 fn ids_with(runs: &[(RunId, RunStatus)], is_wanted: impl Fn(RunStatus) -> bool) -> Vec<i64> {
     runs.iter().filter(|(_, status)| is_wanted(*status)).map(|(run, _)| run.get()).collect()
 }

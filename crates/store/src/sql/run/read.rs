@@ -19,8 +19,8 @@ pub(in crate::sql) const READ_CHECKS: Statement = Statement {
            run.cancel_reason, COALESCE(job_due.term, 0) AS term FROM run LEFT JOIN job_due ON job_due.job_id = run.job_id \
            WHERE run.id {in_list}",
 };
-/// The running runs of a namespace. Reads those of all namespaces by their nodes. They are few compared with the other open runs of a
-/// namespace, such as those of a backfill.
+/// The running runs of a namespace. Reads the running runs of all namespaces, node by node, because they are few compared with the other
+/// open runs of a namespace, such as those of a backfill.
 macro_rules! of_running {
     () => {
         " FROM node CROSS JOIN open_run CROSS JOIN run WHERE open_run.node_id = node.id AND run.id = open_run.id \

@@ -11,7 +11,7 @@ use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
 use crate::{Result, SearchRuns};
 
-/// Maximum number of rows that are read in one statement if few of them match.
+/// Maximum number of rows that one statement returns if few of them pass [`RunSearch::admits`], unless the page is longer.
 const READ_COUNT_MAX: u32 = 2000;
 
 macro_rules! duration {

@@ -12,7 +12,7 @@ use crate::call::Call;
 use crate::etag::{IfMatch, mismatch_problem};
 use crate::problem::{Code, Problem};
 
-/// The codes with which a change of a definition can be refused, in addition to those that any body can get.
+/// The codes with which a change of a definition can be refused, in addition to those of every request with a body.
 pub(super) const EDIT_REFUSALS: &[Code] = &[Code::JobExists, Code::JobIsParent, Code::EditConflict, Code::InvalidBody];
 
 /// How often a conflicting change is tried if the caller gave no version.

@@ -63,7 +63,7 @@ async fn delete(
 
 /// Deletes a job if it still has the version for which the caller's permission was checked. After a conflict with another change it tries
 /// again, unless the caller gave a version. If the job is already deleted, ends the queued runs that an interrupted deletion left, and
-/// returns the refusal.
+/// returns the error that the job does not exist.
 pub(crate) async fn remove<Q>(
     call: &Call<Q>,
     name: &str,

@@ -100,8 +100,8 @@ impl<'a> JobJson<'a> {
     }
 }
 
-/// Answers with a job. The answer shows `last_run` if it is given. After a change `last_run` is `None`, and the answer has the warnings
-/// for the job's author instead.
+/// Answers with a job. After a change `last_run` is `None`, and the answer has the warnings for the job's author instead. `Some(None)`
+/// means that the job has no last run.
 pub(super) async fn job_response(
     call: &Call,
     status: StatusCode,

@@ -82,7 +82,7 @@ fn only_a_limit_with_a_key_is_shared() {
     }
 }
 
-/// A node that has lost its lease keeps the counts of runs that executors have, and asks again for the homes of limits.
+/// When a node loses its lease, a limit still counts the runs that executors have, and only these.
 #[test]
 fn a_run_that_is_not_kept_does_not_count() {
     let kept: Run = keyed_run(1).run;

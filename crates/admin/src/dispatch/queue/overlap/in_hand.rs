@@ -1,5 +1,5 @@
-//! Places of runs that executors have and that did not pass the gate: runs from before an edit that gave their job a gate, and runs that are at
-//! another executor than the server had assumed.
+//! Places of runs that executors have although the runs did not pass the gate: runs from before an edit that gave their job a gate, and runs that
+//! turned out to be at another executor than this server had assumed.
 
 use rondel_core::{ExecutorId, RunId};
 
@@ -8,9 +8,9 @@ use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::runs::OpenRuns;
 
 impl Gates {
-    /// Gives `run_in_hand` an open place at the gate of `next_run`, unless it has a place already; otherwise `next_run` could begin beside it. An
-    /// executor has or may have `run_in_hand`, which passed no gate. `next_run` is a run of the job's edited definition. `executor` is `None` if
-    /// it is not known which executor has `run_in_hand`.
+    /// Gives `run_in_hand` an open place at the gate of `next_run`, unless it has a place already. Without that place, `next_run` could begin beside
+    /// it. An executor has or may have `run_in_hand`, which passed no gate. `next_run` is a run of the job's edited definition. `executor` is `None`
+    /// if it is not known which executor has `run_in_hand`.
     pub(crate) fn open_place_before(
         &mut self,
         run_in_hand: &ReadyRun,

@@ -290,7 +290,7 @@ fn a_successor_answers_for_its_predecessor() {
     assert_eq!(outcome(&mut rollcall, &executors), "executor_lost");
 }
 
-/// An answer that another server relays counts for the leases that were asked about, until the next call.
+/// An answer that another server relays counts for the leases that were asked about, until the next roll call.
 #[test]
 fn an_executor_that_is_not_connected_answers_by_way_of_another_server() {
     let at = Timestamp::from_secs;

@@ -104,7 +104,7 @@ fn a_row_that_fails_for_good_again_and_again_rests_longer_each_time() {
     select(&mut harness, false);
 }
 
-/// While a row is tried again it is in work, so its rests must become longer than its tries also if there are many.
+/// A row is in work from its first try to its last, so its rests must become longer than all its tries together.
 #[test]
 fn a_row_that_is_in_work_for_long_rests_for_longer() {
     let wait = SECOND * 10;
@@ -127,7 +127,7 @@ fn a_row_that_is_in_work_for_long_rests_for_longer() {
     }
 }
 
-/// The rests grow also if the first one is long.
+/// The rests grow even if the first one is long.
 #[test]
 fn the_rests_of_a_row_whose_retries_take_long_grow_too() {
     let rests =
