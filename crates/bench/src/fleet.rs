@@ -71,7 +71,7 @@ impl InputMessages {
         let stop = CancellationToken::new();
         let (token_sender, token_receiver) = tokio::sync::oneshot::channel();
         let (thread_recorder, thread_stop) = (recorder.clone(), stop.clone());
-        let thread_builder = std::thread::Builder::new().name("words".to_owned());
+        let thread_builder = std::thread::Builder::new().name("stdin".to_owned());
         let thread = thread_builder.spawn(move || read_messages(token_sender, &thread_recorder, &thread_stop));
         drop(thread.map_err(BenchError::system("read standard input"))?);
         Ok(Self { token_receiver, stop })

@@ -139,7 +139,7 @@ async fn observe(store: &Arc<SqlStore>, plan: &Plan) -> Result<MeasuredWindow, B
     let drive_result = drive(store, &ids, (plan, sizes), &metered_store, &test_servers).await;
     let claims = test_servers.claims().await?;
     test_servers.drain().await;
-    let Driven { measured_window, fleet, snapshot, snapshot_at } = drive_result?;
+    let DriveResult { measured_window, fleet, snapshot, snapshot_at } = drive_result?;
     let observations = fleet.end().await?;
     test_servers.close().await?;
     let creation_time = measured_window.creation_time.max(creation_time);
@@ -152,7 +152,7 @@ async fn observe(store: &Arc<SqlStore>, plan: &Plan) -> Result<MeasuredWindow, B
 
 /// The result of [`drive`].
 #[derive(Debug)]
-struct Driven {
+struct DriveResult {
     measured_window: MeasuredWindow,
     fleet: Fleet,
     /// What the database had counted before the first fire.
@@ -167,7 +167,7 @@ async fn drive(
     (plan, sizes): (&Plan, TableSizes),
     metered_store: &MeteredStore,
     test_servers: &TestServers,
-) -> Result<Driven, BenchError> {
+) -> Result<DriveResult, BenchError> {
     let mut fleet = Fleet::start(plan, test_servers).await?;
     let time_to_create = Duration::from_secs((plan.jobs / CREATED_PER_SECOND).into());
     let first_fire = (clock::now() + HEAD_START + time_to_create).ceil_second();
@@ -201,7 +201,7 @@ async fn drive(
         }
     }
     let measured_window = MeasuredWindow { creation_time, ..measured_window };
-    Ok(Driven { measured_window, fleet, snapshot, snapshot_at })
+    Ok(DriveResult { measured_window, fleet, snapshot, snapshot_at })
 }
 
 /// The last instant at which the jobs fire; `None` for jobs that fire once or not at all.

@@ -107,8 +107,8 @@ impl Handover {
 
     /// The secrets that were in `RONDEL_SECRET_…`.
     pub(crate) fn secrets(&self) -> rondel::Secrets {
-        let empty_secrets = rondel::Secrets::from_env();
-        self.secrets.iter().fold(empty_secrets, |secrets, (name, value)| secrets.value(name, value))
+        let secrets = rondel::Secrets::from_env();
+        self.secrets.iter().fold(secrets, |secrets, (name, value)| secrets.value(name, value))
     }
 }
 

@@ -279,7 +279,7 @@ impl Rights {
 
     /// Whether these rights include all that a grant gives: a caller cannot grant more than it has.
     #[must_use]
-    pub fn cover(&self, wanted_grant: &Grant) -> bool {
+    pub fn covers(&self, wanted_grant: &Grant) -> bool {
         self.each_list_permits(|grants| {
             grants.iter().any(|own_grant| {
                 let covers_namespace = own_grant.namespace.is_none() || own_grant.namespace == wanted_grant.namespace;
@@ -395,15 +395,15 @@ mod tests {
     fn no_caller_grants_more_than_it_has() {
         let editor = grant(Role::Editor, Some(HERE), None);
         let wanted_grant = |role, namespace, app| Grant { role, namespace, app };
-        assert!(editor.cover(&wanted_grant(Role::Viewer, Some(HERE), Some(APP))));
-        assert!(editor.cover(&wanted_grant(Role::Editor, Some(HERE), None)));
-        assert!(!editor.cover(&wanted_grant(Role::Admin, Some(HERE), None)));
+        assert!(editor.covers(&wanted_grant(Role::Viewer, Some(HERE), Some(APP))));
+        assert!(editor.covers(&wanted_grant(Role::Editor, Some(HERE), None)));
+        assert!(!editor.covers(&wanted_grant(Role::Admin, Some(HERE), None)));
         assert!(
-            !editor.cover(&wanted_grant(Role::Viewer, None, None))
-                && !editor.cover(&wanted_grant(Role::Viewer, Some(THERE), None))
+            !editor.covers(&wanted_grant(Role::Viewer, None, None))
+                && !editor.covers(&wanted_grant(Role::Viewer, Some(THERE), None))
         );
-        assert!(!editor.cover(&wanted_grant(Role::Executor, Some(HERE), Some(APP))));
-        assert!(grant(Role::Admin, Some(HERE), Some(APP)).cover(&wanted_grant(Role::Executor, Some(HERE), Some(APP))));
+        assert!(!editor.covers(&wanted_grant(Role::Executor, Some(HERE), Some(APP))));
+        assert!(grant(Role::Admin, Some(HERE), Some(APP)).covers(&wanted_grant(Role::Executor, Some(HERE), Some(APP))));
     }
 
     fn any_grant() -> impl Strategy<Value = Grant> {
@@ -444,7 +444,7 @@ mod tests {
         #[test]
         fn a_covered_grant_is_no_more(own in proptest::collection::vec(any_grant(), 0..4), wanted_grant in any_grant()) {
             let (giver, given) = (Rights::new(own), Rights::new(vec![wanted_grant]));
-            if giver.cover(&wanted_grant) {
+            if giver.covers(&wanted_grant) {
                 for permission in [Permission::View, Permission::Operate, Permission::Edit, Permission::Admin] {
                     for (namespace, app) in [(HERE, Some(APP)), (HERE, Some(OTHER)), (THERE, Some(APP)), (HERE, None)] {
                         prop_assert!(!given.allow(permission, namespace, app) || giver.allow(permission, namespace, app));

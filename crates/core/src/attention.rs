@@ -14,7 +14,7 @@ const LONG_FACTOR: u32 = 3;
 /// Only a run that takes longer than this can be far longer than usual.
 pub const LONG_MIN: Duration = Duration::from_secs(60);
 /// A job that is paused for longer than this may have been forgotten.
-pub const PAUSED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+pub const FORGOTTEN_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 /// A token that expires within this time should be renewed.
 pub const TOKEN_ENDS_WITHIN: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -150,7 +150,7 @@ pub fn list_findings(facts: AttentionFacts, now: Timestamp) -> Vec<Finding> {
         run.usual.is_some_and(|usual| elapsed > LONG_MIN && elapsed > usual.saturating_mul(LONG_FACTOR))
     };
     let ends_soon = |(_, ends_at): &(String, Timestamp)| *ends_at < now + TOKEN_ENDS_WITHIN;
-    let is_forgotten = |(_, since): &(String, Timestamp)| *since < now - PAUSED_FOR;
+    let is_forgotten = |(_, since): &(String, Timestamp)| *since < now - FORGOTTEN_AFTER;
     let mut findings: Vec<Finding> = Vec::new();
     findings.extend(facts.lost_nodes.into_iter().map(|(name, at)| Finding::NodeLost(name, at)));
     findings.extend(facts.failing_loops.into_iter().map(|(node, name, since)| Finding::LoopFails(node, name, since)));

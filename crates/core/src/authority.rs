@@ -49,7 +49,7 @@ impl Actor<'_> {
         if target.owner.is_some() && target.owner == self.account {
             // Both tokens are limited by the grants of the same account, so the comparison leaves out those grants.
             let own_rights = Rights::new(self.rights.grants().to_vec());
-            return !self.is_token || target.grants.iter().all(|grant| own_rights.cover(grant));
+            return !self.is_token || target.grants.iter().all(|grant| own_rights.covers(grant));
         }
         let is_of_executors = target.is_executor && target.owner.is_none() && !target.grants.is_empty();
         self.rights.allow_somewhere(Permission::Cluster) || (is_of_executors && self.covers(target.grants))
@@ -70,7 +70,7 @@ impl Actor<'_> {
     }
 
     fn covers(&self, grants: &[Grant]) -> bool {
-        grants.iter().all(|grant| self.rights.cover(grant))
+        grants.iter().all(|grant| self.rights.covers(grant))
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
         let limited = everything.clone().within(vec![Grant::everywhere(Role::Editor)]);
         assert!(everything.allow_somewhere(Permission::Cluster) && !limited.allow_somewhere(Permission::Cluster));
         for role in Role::ALL {
-            assert!(everything.cover(&Grant::everywhere(*role)) && everything.cover(&at(*role, 3)), "{role}");
+            assert!(everything.covers(&Grant::everywhere(*role)) && everything.covers(&at(*role, 3)), "{role}");
         }
     }
 }

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_standing(sets: &[DeclaredJobs], wanted: &[(&str, &str)], gone: &[&str]) {
+    fn check_effective(sets: &[DeclaredJobs], wanted: &[(&str, &str)], gone: &[&str]) {
         let found = effective_declarations(sets, Timestamp::from_secs(100));
         let jobs: Vec<_> = found.jobs.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
         assert_eq!(
@@ -204,27 +204,27 @@ mod tests {
     fn a_rolling_deploy_does_not_flap() {
         let old = |last| set(10, last, &[("a", "1"), ("b", "1")]);
         let new = |last| set(90, last, &[("a", "2"), ("c", "1")]);
-        check_standing(&[old(100)], &[("a", "1"), ("b", "1")], &[]);
+        check_effective(&[old(100)], &[("a", "1"), ("b", "1")], &[]);
         // Executors of both builds live, and those of either build may have been seen last: the younger text counts, and nothing is gone.
-        check_standing(&[old(120), new(100)], &[("a", "2"), ("b", "1"), ("c", "1")], &[]);
-        check_standing(&[new(100), old(130)], &[("a", "2"), ("b", "1"), ("c", "1")], &[]);
+        check_effective(&[old(120), new(100)], &[("a", "2"), ("b", "1"), ("c", "1")], &[]);
+        check_effective(&[new(100), old(130)], &[("a", "2"), ("b", "1"), ("c", "1")], &[]);
         // The executors of the old build have left.
-        check_standing(&[old(99), new(100)], &[("a", "2"), ("c", "1")], &["b"]);
+        check_effective(&[old(99), new(100)], &[("a", "2"), ("c", "1")], &["b"]);
         // A rollback counts once the executors of the new build have left.
-        check_standing(&[old(130), new(99)], &[("a", "1"), ("b", "1")], &["c"]);
-        check_standing(&[old(99), new(99)], &[], &[]);
+        check_effective(&[old(130), new(99)], &[("a", "1"), ("b", "1")], &["c"]);
+        check_effective(&[old(99), new(99)], &[], &[]);
     }
 
     #[test]
     fn a_text_is_as_old_as_the_first_set_with_it() {
         // The third build adds job `b`, and declares job `a` as the first build did.
         let sets = [set(10, 99, &[("a", "1")]), set(20, 100, &[("a", "2")]), set(30, 100, &[("a", "1"), ("b", "1")])];
-        check_standing(&sets, &[("a", "2"), ("b", "1")], &[]);
+        check_effective(&sets, &[("a", "2"), ("b", "1")], &[]);
     }
 
     #[test]
     fn a_build_without_jobs_takes_them_away() {
-        check_standing(&[set(10, 99, &[("a", "1")]), set(20, 100, &[])], &[], &["a"]);
+        check_effective(&[set(10, 99, &[("a", "1")]), set(20, 100, &[])], &[], &["a"]);
     }
 
     #[test]

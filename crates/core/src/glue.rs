@@ -20,7 +20,7 @@ pub fn is_script_handler(handler: &str) -> bool {
 
 /// A sentence that describes the parameters that one of [`HANDLERS`] needs.
 #[must_use]
-pub fn need(handler: &str) -> String {
+pub fn params_requirement(handler: &str) -> String {
     format!("{handler} needs an object with the script as \"source\", and may have \"param\"")
 }
 
@@ -32,7 +32,7 @@ pub fn missing_script(handler: &str, params: &Value) -> Option<FieldError> {
         return None;
     }
     let pointer = if params.is_object() { "/params/source" } else { "/params" };
-    Some(FieldError::new(pointer, need(handler)))
+    Some(FieldError::new(pointer, params_requirement(handler)))
 }
 
 #[cfg(test)]

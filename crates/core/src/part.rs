@@ -32,7 +32,7 @@ impl Part {
     /// Whether a run can be one of several runs of its fire. If it cannot, [`of`](Self::of) need not know whether its job is
     /// a pump job.
     #[must_use]
-    pub fn may_be(run: &Run) -> bool {
+    pub fn is_possible_for(run: &Run) -> bool {
         run.is_root() || run.parent.is_some()
     }
 }
@@ -55,6 +55,6 @@ mod tests {
         let parts = |is_pump| [&one, &root, &shard, &only].map(|run| Part::of(run, is_pump));
         assert_eq!(parts(false), [None, Some(Part::Whole), Some(Part::Shard), None]);
         assert_eq!(parts(true)[1..], [Some(Part::Root), Some(Part::Group), Some(Part::Group)]);
-        assert_eq!([&one, &root, &shard, &only].map(Part::may_be), [false, true, true, true]);
+        assert_eq!([&one, &root, &shard, &only].map(Part::is_possible_for), [false, true, true, true]);
     }
 }

@@ -146,7 +146,7 @@ pub fn span_between(job: &Job, anchor: Timestamp, from: Timestamp, through: Time
 /// be in no row. A job has rows at or after its next fire if an edit made it follow other schedules or fire again, or if the clock stepped
 /// back.
 #[must_use]
-pub fn spans_without(
+pub fn spans_without_rows(
     job: &Job,
     anchor: Timestamp,
     span: MissedSpan,
@@ -321,7 +321,7 @@ mod tests {
             let job = job(schedule, &json!({}));
             let span = span_between(&job, at(0), at(100), at(150)).unwrap();
             let stored_rows: Vec<_> = stored.iter().map(|(first, last)| (at(*first), at(*last))).collect();
-            let spans = spans_without(&job, at(0), span, &stored_rows);
+            let spans = spans_without_rows(&job, at(0), span, &stored_rows);
             let found: Vec<_> =
                 spans.iter().map(|span| (span.first.second(), span.last.second(), span.count)).collect();
             assert_eq!(found, expected, "{stored:?}");

@@ -33,7 +33,7 @@ impl QueuedRunsPolicy {
 impl Reason {
     /// Whether a request to end a run for this reason applies only while no executor has the run.
     #[must_use]
-    pub const fn is_for_queued(self) -> bool {
+    pub const fn applies_only_to_queued(self) -> bool {
         matches!(self, Self::Paused | Self::Deleted)
     }
 }

@@ -48,15 +48,15 @@ pub fn check_key(key: &str) -> Result<(), String> {
 ///
 /// ```
 /// use rondel_core::Timestamp;
-/// use rondel_core::request::planned_at;
+/// use rondel_core::request::parse_planned_at;
 ///
 /// let now = Timestamp::from_secs(1_000);
-/// assert_eq!(planned_at("+10m", now), Ok(Timestamp::from_secs(1_600)));
-/// assert_eq!(planned_at("1970-01-01T01:00:00Z", now), Ok(Timestamp::from_secs(3_600)));
-/// assert!(planned_at("1970-01-01T00:00:00Z", now).is_err());
-/// assert!(planned_at("+400d", now).is_err() && planned_at("10m", now).is_err());
+/// assert_eq!(parse_planned_at("+10m", now), Ok(Timestamp::from_secs(1_600)));
+/// assert_eq!(parse_planned_at("1970-01-01T01:00:00Z", now), Ok(Timestamp::from_secs(3_600)));
+/// assert!(parse_planned_at("1970-01-01T00:00:00Z", now).is_err());
+/// assert!(parse_planned_at("+400d", now).is_err() && parse_planned_at("10m", now).is_err());
 /// ```
-pub fn planned_at(text: &str, now: Timestamp) -> Result<Timestamp, String> {
+pub fn parse_planned_at(text: &str, now: Timestamp) -> Result<Timestamp, String> {
     let truncated_text: String = text.chars().take(60).collect();
     let format_error = || {
         format!("{truncated_text:?} is not an instant such as 2026-03-08T07:00:00Z, nor a time from now such as +10m")

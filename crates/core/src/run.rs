@@ -211,7 +211,7 @@ impl Run {
     /// Whether its row records that it waits for its turn, a limit or an executor. Such a run is marked before it is sent: without the
     /// mark, the row proves that no executor has it. Shards are left out, because a mark overwrites the executor that a shard is meant for.
     #[must_use]
-    pub fn is_noted_to_wait(&self) -> bool {
+    pub fn has_recorded_wait(&self) -> bool {
         let is_whole = self.shard_total.is_none_or(|total| total <= 1) && !self.is_root();
         is_whole
             && match self.waits_for() {

@@ -141,7 +141,7 @@ crate::plain_word_enum! {
     pub Step {
         Minute = "1m",
         /// 15 minutes.
-        Quarter = "15m",
+        QuarterHour = "15m",
         Hour = "1h",
         /// 1 day, in UTC.
         Day = "1d",
@@ -153,7 +153,7 @@ impl Step {
     pub const fn length(self) -> Duration {
         Duration::from_secs(match self {
             Self::Minute => 60,
-            Self::Quarter => 900,
+            Self::QuarterHour => 900,
             Self::Hour => 3_600,
             Self::Day => 86_400,
         })

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use rondel_core::edit::{EditContext, FutureRow, MovedRow, plan_edit};
 use rondel_core::maintenance::{Cursor, FiresInside, MaintenanceWindow, SKIPPED_AHEAD_MAX, plan_within};
 use rondel_core::misfire::MissedSpan;
-use rondel_core::plan::{LookAhead, join_all_spans, spans_without};
+use rondel_core::plan::{LookAhead, join_all_spans, spans_without_rows};
 use rondel_core::{Job, JobId, JobSpec, MaintenanceId, NamespaceId, Reason, RunId, RunStatus, Timestamp};
 use serde_json::{Value, json};
 
@@ -149,7 +149,7 @@ impl Model {
             let plan = plan_within(&self.job, (ID, ANCHOR), cursor, look_ahead, &self.windows);
             let closed_spans = plan.skipped_in_window.iter().map(|span| (*span, Reason::Maintenance));
             for (span, reason) in plan.missed.map(|span| (span, Reason::Misfire)).into_iter().chain(closed_spans) {
-                for span in spans_without(&self.job, ANCHOR, span, &self.stored(span)) {
+                for span in spans_without_rows(&self.job, ANCHOR, span, &self.stored(span)) {
                     self.insert_span(span, reason, false);
                 }
             }
@@ -239,7 +239,7 @@ impl Model {
         };
         let plan = plan_edit(Some(&job), context);
         if let Some(span) = plan.skipped_span {
-            let spans = spans_without(&self.job, ANCHOR, span, &self.stored(span));
+            let spans = spans_without_rows(&self.job, ANCHOR, span, &self.stored(span));
             join_all_spans(spans).into_iter().for_each(|span| self.insert_span(span, plan.reason, true));
         }
         self.check_fires(plan.next_fire_at);

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 #[derive(Default, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
-struct HowMuch {
+struct UnrulyParams {
     ms: u64,
     mib: usize,
     fails: bool,
@@ -23,17 +23,17 @@ fn garbage() -> String {
     format!("\u{1b}[31mred\u{1b}]0;title\u{7} \0 \u{202e}back {broken}\r\nsecond")
 }
 
-async fn abort(Params(how): Params<HowMuch>) {
+async fn abort(Params(how): Params<UnrulyParams>) {
     tokio::time::sleep(Duration::from_millis(how.ms)).await;
     std::process::abort();
 }
 
 #[expect(clippy::disallowed_methods, reason = "a thread of the runtime is blocked on purpose")]
-async fn spin(Params(how): Params<HowMuch>) {
+async fn spin(Params(how): Params<UnrulyParams>) {
     std::thread::sleep(Duration::from_millis(how.ms));
 }
 
-async fn flood(Params(how): Params<HowMuch>, log: Log) {
+async fn flood(Params(how): Params<UnrulyParams>, log: Log) {
     log.info("first");
     let line = "all work and no play ".repeat(48);
     for written in 0..how.mib * 1024 {
@@ -47,7 +47,7 @@ async fn flood(Params(how): Params<HowMuch>, log: Log) {
     log.info("last");
 }
 
-async fn garble(Params(how): Params<HowMuch>, log: Log) -> Result<serde_json::Value, JobError> {
+async fn garble(Params(how): Params<UnrulyParams>, log: Log) -> Result<serde_json::Value, JobError> {
     log.error(garbage());
     if how.fails { Err(JobError::terminal(garbage())) } else { Ok(serde_json::json!({ garbage(): garbage() })) }
 }

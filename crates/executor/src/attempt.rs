@@ -46,7 +46,7 @@ async fn supervise(run: &RunContext, handler: JobHandler) -> Ending {
             Ok(outcome) => Some(outcome),
             // A blocking handler cannot be aborted, and keeps its slot until it returns. If that takes too long, the
             // sweep reports the run's verdict first.
-            Err(_) if run.is_on_blocking_thread() && run.is_swept() => Some((&mut body).await),
+            Err(_) if run.is_on_blocking_thread() && run.has_sweep() => Some((&mut body).await),
             Err(_) => None,
         },
     };

@@ -20,8 +20,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-const HERE: &str = "127.0.0.2";
-const ELSEWHERE: &str = "127.0.0.1";
+const ALLOWED_ADDRESS: &str = "127.0.0.2";
+const FORBIDDEN_ADDRESS: &str = "127.0.0.1";
 const ECHO: &str = "echo";
 
 /// A server that counts its connections and gives every client the same answer. `ECHO` returns the request.
@@ -42,13 +42,13 @@ impl Receiver {
         Self::on(TcpListener::bind(address).await.unwrap(), answer)
     }
 
-    /// Two servers on the same port: one at `HERE`, one at `ELSEWHERE`.
+    /// Two servers on the same port: one at `ALLOWED_ADDRESS`, one at `FORBIDDEN_ADDRESS`.
     async fn pair() -> (Self, Self) {
         loop {
-            let local_receiver = TcpListener::bind(format!("{HERE}:0")).await.unwrap();
+            let local_receiver = TcpListener::bind(format!("{ALLOWED_ADDRESS}:0")).await.unwrap();
             let port = local_receiver.local_addr().unwrap().port();
-            // If another program uses this port at `ELSEWHERE`, the loop tries another port.
-            if let Ok(elsewhere) = TcpListener::bind(format!("{ELSEWHERE}:{port}")).await {
+            // If another program uses this port at `FORBIDDEN_ADDRESS`, the loop tries another port.
+            if let Ok(elsewhere) = TcpListener::bind(format!("{FORBIDDEN_ADDRESS}:{port}")).await {
                 return (Self::on(local_receiver, ok()), Self::on(elsewhere, ok()));
             }
         }
@@ -92,12 +92,12 @@ fn redirect(to: &str) -> String {
 }
 
 /// A resolver that answers each query with the next list of addresses, and repeats the last list.
-struct Scripted {
+struct ScriptedResolver {
     answers: Vec<Vec<&'static str>>,
     asked: Mutex<usize>,
 }
 
-impl Scripted {
+impl ScriptedResolver {
     fn new(answers: Vec<Vec<&'static str>>) -> Arc<Self> {
         Arc::new(Self { answers, asked: Mutex::new(0) })
     }
@@ -107,7 +107,7 @@ impl Scripted {
     }
 }
 
-impl Resolve for Scripted {
+impl Resolve for ScriptedResolver {
     fn resolve(&self, _: Name) -> Resolving {
         let mut asked = self.asked.lock().unwrap();
         let answer = self.answers[(*asked).min(self.answers.len() - 1)].clone();
@@ -149,8 +149,9 @@ async fn a_name_that_leads_inside_is_refused_with_address_and_setting() {
 #[tokio::test]
 async fn a_name_that_is_rebound_is_connected_to_as_it_was_checked() {
     let (local_receiver, inside) = Receiver::pair().await;
-    let resolver = Scripted::new(vec![vec![HERE], vec![ELSEWHERE]]);
-    let client = Outgoing::with_resolver(options(&[HERE]), Arc::clone(&resolver) as Arc<dyn Resolve>).unwrap();
+    let resolver = ScriptedResolver::new(vec![vec![ALLOWED_ADDRESS], vec![FORBIDDEN_ADDRESS]]);
+    let client =
+        Outgoing::with_resolver(options(&[ALLOWED_ADDRESS]), Arc::clone(&resolver) as Arc<dyn Resolve>).unwrap();
     let url = format!("http://rebound.example:{}/", local_receiver.address.port());
     assert_eq!(get(&client, &url).await.unwrap().status(), 200);
     assert_eq!((resolver.asked(), local_receiver.count(), inside.count()), (1, 1, 0));
@@ -163,9 +164,9 @@ async fn a_name_that_is_rebound_is_connected_to_as_it_was_checked() {
 /// If a name has allowed and forbidden addresses, the client never tries a forbidden one, even if no allowed address answers.
 #[tokio::test]
 async fn of_many_addresses_only_the_allowed_ones_are_tried() {
-    let inside = Receiver::start(&format!("{ELSEWHERE}:0"), ok()).await;
-    let resolver = Scripted::new(vec![vec![ELSEWHERE, HERE, "10.0.0.1"]]);
-    let client = Outgoing::with_resolver(options(&[HERE]), resolver).unwrap();
+    let inside = Receiver::start(&format!("{FORBIDDEN_ADDRESS}:0"), ok()).await;
+    let resolver = ScriptedResolver::new(vec![vec![FORBIDDEN_ADDRESS, ALLOWED_ADDRESS, "10.0.0.1"]]);
+    let client = Outgoing::with_resolver(options(&[ALLOWED_ADDRESS]), resolver).unwrap();
     let answer = get(&client, &format!("http://many.example:{}/", inside.address.port())).await;
     assert!(answer.unwrap_err().is_connect());
     assert_eq!(inside.count(), 0);
@@ -173,7 +174,7 @@ async fn of_many_addresses_only_the_allowed_ones_are_tried() {
 
 #[tokio::test]
 async fn a_redirect_inside_is_refused() {
-    let inside = Receiver::start(&format!("{ELSEWHERE}:0"), ok()).await;
+    let inside = Receiver::start(&format!("{FORBIDDEN_ADDRESS}:0"), ok()).await;
     let port = inside.address.port();
     for (location, address) in [
         (format!("http://127.0.0.1:{port}/"), "127.0.0.1"),
@@ -184,8 +185,8 @@ async fn a_redirect_inside_is_refused() {
         (format!("http://localhost:{port}/"), ""),
         ("http://169.254.169.254/latest/meta-data/".to_owned(), "169.254.169.254"),
     ] {
-        let local_receiver = Receiver::start(&format!("{HERE}:0"), redirect(&location)).await;
-        let client = Outgoing::new(options(&[HERE])).unwrap();
+        let local_receiver = Receiver::start(&format!("{ALLOWED_ADDRESS}:0"), redirect(&location)).await;
+        let client = Outgoing::new(options(&[ALLOWED_ADDRESS])).unwrap();
         let text = refused(get(&client, &format!("http://{}/", local_receiver.address)).await);
         assert!(text.starts_with(address) && text.contains("outgoing_allow"), "{location}: {text}");
         assert_eq!((local_receiver.count(), inside.count()), (1, 0), "{location}");
@@ -194,17 +195,17 @@ async fn a_redirect_inside_is_refused() {
 
 #[tokio::test]
 async fn redirects_are_followed_so_often_and_not_at_all_where_they_are_not_wanted() {
-    let local_receiver = Receiver::start(&format!("{HERE}:0"), redirect("/again")).await;
-    let client = Outgoing::new(options(&[HERE])).unwrap();
+    let local_receiver = Receiver::start(&format!("{ALLOWED_ADDRESS}:0"), redirect("/again")).await;
+    let client = Outgoing::new(options(&[ALLOWED_ADDRESS])).unwrap();
     let error = get(&client, &format!("http://{}/", local_receiver.address)).await.unwrap_err();
     let cause = error.source().map(ToString::to_string);
     assert_eq!((cause.as_deref(), local_receiver.count()), (Some("more than 3 redirects"), 4), "{error:?}");
-    let client = Outgoing::new(Options { redirect_count_max: 0, ..options(&[HERE]) }).unwrap();
+    let client = Outgoing::new(Options { redirect_count_max: 0, ..options(&[ALLOWED_ADDRESS]) }).unwrap();
     assert_eq!(get(&client, &format!("http://{}/", local_receiver.address)).await.unwrap().status(), 302);
     assert_eq!(local_receiver.count(), 5);
 }
 
-fn posts(allowed_addresses: &[&str], resolver: Arc<Scripted>) -> PostClient {
+fn posts(allowed_addresses: &[&str], resolver: Arc<ScriptedResolver>) -> PostClient {
     let allowed_addresses = AllowedAddresses::parse(allowed_addresses).unwrap();
     PostClient::with_resolver(allowed_addresses, "test", Duration::from_secs(3), resolver).unwrap()
 }
@@ -220,11 +221,13 @@ async fn post(client: &PostClient, url: &str, limits: Limits) -> Result<PostResp
 #[tokio::test]
 async fn posts_go_to_allowed_addresses_only() {
     let (local_receiver, inside) = Receiver::pair().await;
-    let resolver = Scripted::new(vec![vec![ELSEWHERE, HERE], vec![ELSEWHERE]]);
-    let client = posts(&[HERE], Arc::clone(&resolver));
+    let resolver = ScriptedResolver::new(vec![vec![FORBIDDEN_ADDRESS, ALLOWED_ADDRESS], vec![FORBIDDEN_ADDRESS]]);
+    let client = posts(&[ALLOWED_ADDRESS], Arc::clone(&resolver));
     let url = format!("http://rebound.example:{}/", local_receiver.address.port());
     assert_eq!(post(&client, &url, LIMITS).await.unwrap().status, 200);
-    let Err(PostError::NotSent(words)) = post(&client, &url, LIMITS).await else { panic!("it went to {ELSEWHERE}") };
+    let Err(PostError::NotSent(words)) = post(&client, &url, LIMITS).await else {
+        panic!("it went to {FORBIDDEN_ADDRESS}")
+    };
     assert!(words.starts_with("no connection: 127.0.0.1 is a loopback address"), "{words}");
     assert_eq!((resolver.asked(), local_receiver.count(), inside.count()), (2, 1, 0));
     for host in ["127.0.0.1", "2130706433", "0x7f.0.1", "[::ffff:127.0.0.1]", "169.254.169.254"] {
@@ -237,8 +240,8 @@ async fn posts_go_to_allowed_addresses_only() {
 
 #[tokio::test]
 async fn posts_have_a_length_and_follow_no_redirect() {
-    let echo = Receiver::start(&format!("{HERE}:0"), ECHO.to_owned()).await;
-    let client = posts(&[HERE], Scripted::new(vec![vec![HERE]]));
+    let echo = Receiver::start(&format!("{ALLOWED_ADDRESS}:0"), ECHO.to_owned()).await;
+    let client = posts(&[ALLOWED_ADDRESS], ScriptedResolver::new(vec![vec![ALLOWED_ADDRESS]]));
     let answer = post(&client, &format!("http://{}/job/", echo.address), LIMITS).await.unwrap();
     let request = String::from_utf8_lossy(&answer.body).to_lowercase();
     assert!(request.starts_with("post /job/run http/1.1\r\n"), "{request}");
@@ -247,27 +250,28 @@ async fn posts_have_a_length_and_follow_no_redirect() {
     {
         assert!(request.contains(&format!("\r\n{line}\r\n")), "{line} is missing in {request}");
     }
-    let local_receiver = Receiver::start(&format!("{HERE}:0"), redirect("/again")).await;
+    let local_receiver = Receiver::start(&format!("{ALLOWED_ADDRESS}:0"), redirect("/again")).await;
     let answer = post(&client, &format!("http://{}/", local_receiver.address), LIMITS).await.unwrap();
     assert_eq!((answer.status.as_u16(), local_receiver.count()), (302, 1));
 }
 
 #[tokio::test]
 async fn posts_without_an_answer_were_not_sent_or_are_unclear() {
-    let client = posts(&[HERE], Scripted::new(vec![vec![HERE]]));
-    let closed = TcpListener::bind(format!("{HERE}:0")).await.unwrap().local_addr().unwrap();
+    let client = posts(&[ALLOWED_ADDRESS], ScriptedResolver::new(vec![vec![ALLOWED_ADDRESS]]));
+    let closed = TcpListener::bind(format!("{ALLOWED_ADDRESS}:0")).await.unwrap().local_addr().unwrap();
     let error = post(&client, &format!("http://{closed}/"), LIMITS).await.unwrap_err();
     assert!(matches!(&error, PostError::NotSent(words) if words.starts_with("no connection: ")), "{error:?}");
-    let silent = TcpListener::bind(format!("{HERE}:0")).await.unwrap();
+    let silent = TcpListener::bind(format!("{ALLOWED_ADDRESS}:0")).await.unwrap();
     let url = format!("http://{}/", silent.local_addr().unwrap());
     let short = Limits { timeout: Duration::from_millis(500), ..LIMITS };
     let error = post(&client, &url, short).await.unwrap_err();
     assert_eq!(error, PostError::Unclear("no answer in time".to_owned()));
     let broken =
-        Receiver::start(&format!("{HERE}:0"), "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok".to_owned()).await;
+        Receiver::start(&format!("{ALLOWED_ADDRESS}:0"), "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok".to_owned())
+            .await;
     let error = post(&client, &format!("http://{}/", broken.address), LIMITS).await.unwrap_err();
     assert!(matches!(&error, PostError::Unclear(_)), "{error:?}");
-    let long = Receiver::start(&format!("{HERE}:0"), ok_with(&"x".repeat(1_001))).await;
+    let long = Receiver::start(&format!("{ALLOWED_ADDRESS}:0"), ok_with(&"x".repeat(1_001))).await;
     let error = post(&client, &format!("http://{}/", long.address), LIMITS).await.unwrap_err();
     assert_eq!(error, PostError::TooLong(1_000));
 }
@@ -275,8 +279,8 @@ async fn posts_without_an_answer_were_not_sent_or_are_unclear() {
 /// The TLS handshake is part of establishing the connection. A server that does not complete it has received no part of the request.
 #[tokio::test(start_paused = true)]
 async fn a_post_whose_connection_is_not_established_was_not_sent() {
-    let silent = TcpListener::bind(format!("{HERE}:0")).await.unwrap();
-    let client = posts(&[HERE], Scripted::new(vec![vec![HERE]]));
+    let silent = TcpListener::bind(format!("{ALLOWED_ADDRESS}:0")).await.unwrap();
+    let client = posts(&[ALLOWED_ADDRESS], ScriptedResolver::new(vec![vec![ALLOWED_ADDRESS]]));
     let patient = Limits { timeout: Duration::from_secs(15), ..LIMITS };
     let error = post(&client, &format!("https://{}/", silent.local_addr().unwrap()), patient).await.unwrap_err();
     assert_eq!(error, PostError::NotSent("no connection: not established in time".to_owned()));

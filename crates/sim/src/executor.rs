@@ -186,14 +186,14 @@ impl ExecutorHost {
         lock(&self.world.pumps).end_executions(executor.incarnation, now);
     }
 
-    pub(crate) fn stop_for(&self, length: Duration) {
+    pub(crate) fn pause_for(&self, length: Duration) {
         let running = lock(&self.running).clone();
         let Some(executor) = running.filter(|executor| executor.process.is_running()) else { return };
         self.world.record("executor stops", executor.incarnation, || format!("for {length:?}"));
         let from = self.world.elapsed_ms();
         let length_ms = u64::try_from(length.as_millis()).unwrap_or(0);
         self.world.truth().executor_pauses.push((executor.incarnation, from, from + length_ms));
-        self.world.stop_for(&executor.process, length);
+        self.world.pause_for(&executor.process, length);
     }
 
     pub(crate) fn resume(&self) {

@@ -223,7 +223,7 @@ impl Hosts {
                 self.nodes[node].drain(Duration::from_secs(1));
                 self.nodes[node].start_later(back_after + Duration::from_secs(2));
             }
-            Fault::StopNode { node, length } => self.nodes[node].stop_for(length),
+            Fault::StopNode { node, length } => self.nodes[node].pause_for(length),
             Fault::Blackout { length } => {
                 self.nodes.iter().for_each(|node| node.kill());
                 self.nodes.iter().for_each(|node| node.start_later(length));
@@ -232,7 +232,7 @@ impl Hosts {
                 self.executors[executor].kill();
                 self.executors[executor].start_later(back_after);
             }
-            Fault::StopExecutor { executor, length } => self.executors[executor].stop_for(length),
+            Fault::StopExecutor { executor, length } => self.executors[executor].pause_for(length),
             Fault::DrainExecutor { executor, back_after } => self.executors[executor].drain(DRAIN_GRACE, back_after),
             Fault::Cut { executor, node, directions, length } => self.cut(executor, node, &directions, now + length),
             Fault::CutAll { executor, directions, length } => {

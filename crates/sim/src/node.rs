@@ -130,10 +130,10 @@ impl NodeHost {
     }
 
     /// SIGSTOP, and SIGCONT later.
-    pub(crate) fn stop_for(&self, length: Duration) {
+    pub(crate) fn pause_for(&self, length: Duration) {
         self.world.record("node stops", self.number(), || format!("for {length:?}"));
         if let Some(running_server) = lock(&self.running_server).as_ref() {
-            self.world.stop_for(&running_server.process, length);
+            self.world.pause_for(&running_server.process, length);
         }
     }
 

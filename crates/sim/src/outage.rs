@@ -185,7 +185,7 @@ impl OutageReport {
                 self.check_missed_fires(&job.spec.name, (&overlap, &misfire), &fires, (from, until));
             } else if !fires
                 .iter()
-                .any(|run| run.fire_at + QUEUE_TIMEOUT > until && run.fire_at < until && has_run(run))
+                .any(|run| run.fire_at + QUEUE_TIMEOUT > until && run.fire_at < until && ran_or_was_covered(run))
             {
                 self.violations.push(format!("table: nothing of {} that could wait still has run", job.spec.name));
             }
@@ -209,7 +209,7 @@ impl OutageReport {
             "once" => catch_up_runs.len() == 1 && span_row_count == 1,
             _ => catch_up_runs.len() >= missed_count && span_row_count == 0,
         };
-        let ran_count = catch_up_runs.iter().filter(|run| has_run(run)).count();
+        let ran_count = catch_up_runs.iter().filter(|run| ran_or_was_covered(run)).count();
         let enough_ran = match (misfire, overlap) {
             ("skip", _) => true,
             // All of them run in the end, one after the other or side by side.
@@ -239,7 +239,7 @@ fn lost_without_start(facts: &Facts, truth: &Truth) -> Vec<String> {
 }
 
 /// Whether the run ran, or waited as its job's next run until a later run replaced it.
-fn has_run(run: &Run) -> bool {
+fn ran_or_was_covered(run: &Run) -> bool {
     let is_covered = run.reason == Some(Reason::Covered);
     is_covered || matches!(run.status, RunStatus::Succeeded | RunStatus::Failed | RunStatus::TimedOut)
 }

@@ -134,7 +134,7 @@ rondel_store::delegate_store!(SimStore {
                 let runs = self.inner().runs(ids).await?;
                 let now = self.world.now();
                 for run in &runs {
-                    self.world.truth().reads.entry((run.id, run.attempt)).or_default().push(now);
+                    self.world.truth().row_reads.entry((run.id, run.attempt)).or_default().push(now);
                 }
                 Ok(runs)
             };

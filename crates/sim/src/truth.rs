@@ -84,7 +84,7 @@ pub(crate) struct Truth {
     /// rows, a server finds such a run only seconds after the run's instant. This applies to the owner, and to each server to
     /// which the run is handed over. A server also checks only every few seconds whether another server has saved the end of
     /// an attempt, after which the next attempt may begin.
-    pub(crate) reads: BTreeMap<(RunId, i32), Vec<Timestamp>>,
+    pub(crate) row_reads: BTreeMap<(RunId, i32), Vec<Timestamp>>,
     /// The verdicts in the store.
     pub(crate) verdicts: BTreeMap<RunId, (RunStatus, Option<Reason>, i32)>,
     /// Runs whose provisional verdict was replaced by a late result. What followed from the first verdict stays.

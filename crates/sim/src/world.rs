@@ -158,7 +158,7 @@ impl World {
             tokio::task::yield_now().await;
         } else if stops {
             self.record("stops at a seam", i64::try_from(length.as_millis()).unwrap_or(0), || place.to_owned());
-            self.stop_for(process, length);
+            self.pause_for(process, length);
             tokio::task::yield_now().await;
         }
     }
@@ -171,7 +171,7 @@ impl World {
     }
 
     /// SIGSTOP now, SIGCONT later.
-    pub(crate) fn stop_for(&self, process: &Arc<Process>, length: Duration) {
+    pub(crate) fn pause_for(&self, process: &Arc<Process>, length: Duration) {
         if process.stop() {
             let process = Arc::clone(process);
             self.tracker.spawn(async move {

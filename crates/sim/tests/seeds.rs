@@ -9,9 +9,9 @@ use std::time::Duration;
 use rondel_sim::{Options, Outcome, simulate};
 use tokio::time::Instant;
 
-/// Runs seeds on two threads: the first `always` seeds in any case, and further ones until the time is up. Returns
+/// Runs seeds on two threads: the first `count_min` seeds in any case, and further ones until the time is up. Returns
 /// how many it ran.
-fn simulate_each(seeds: std::ops::Range<u64>, always: u64, check: impl Fn(&Outcome) + Sync) -> u64 {
+fn simulate_each(seeds: std::ops::Range<u64>, count_min: u64, check: impl Fn(&Outcome) + Sync) -> u64 {
     let (next, began) = (AtomicU64::new(seeds.start), Instant::now());
     let count = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -19,7 +19,7 @@ fn simulate_each(seeds: std::ops::Range<u64>, always: u64, check: impl Fn(&Outco
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    let is_over = seed >= seeds.start + always && began.elapsed() > TIME;
+                    let is_over = seed >= seeds.start + count_min && began.elapsed() > TIME;
                     if seed >= seeds.end || is_over {
                         return;
                     }

@@ -427,7 +427,7 @@ macro_rules! delegate_store {
             } also {});
             $crate::delegate_store!(@$wrapper, Heal {
                 fn stuck_jobs(limit: u32) -> Vec<StuckJob>;
-                fn heal_job(seen: StuckJob, next_fire_at: Option<Timestamp>) -> bool;
+                fn heal_job(stuck_job: StuckJob, next_fire_at: Option<Timestamp>) -> bool;
                 fn free_homeless(limit: u32) -> u64;
             } also {});
             $crate::delegate_store!(@$wrapper, Stats {

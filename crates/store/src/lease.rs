@@ -190,6 +190,6 @@ mod tests {
         assert_eq!([next(&[]), next(&[token(1, 1)])], [0, 1]);
         // Nodes 1 and 2 were removed. Node 3 starts again, and then node 4 joins.
         assert_eq!([next(&[token(3, 1)]), next(&[token(3, 2)]), next(&[token(3, 2), token(4, 1)])], [3, 4, 5]);
-        assert_eq!(next_ordinal(IdGen::ORDINAL_COUNT + 2, |ordinal| ordinal == 2), 3, "that one lives since long");
+        assert_eq!(next_ordinal(IdGen::ORDINAL_COUNT + 2, |ordinal| ordinal == 2), 3, "ordinal 2 is in use");
     }
 }

@@ -94,7 +94,7 @@ pub use upkeep::{Heal, Stats, Upkeep};
 pub use xxl::XxlExecutors;
 
 /// Declares [`Store`] as the sum of the traits of its areas.
-macro_rules! store_of {
+macro_rules! declare_store {
     ($($area:ident),+) => {
         /// The whole store: the traits of all areas.
         pub trait Store: $($area +)+ std::fmt::Debug + Send + Sync + 'static {}
@@ -102,7 +102,7 @@ macro_rules! store_of {
         impl<T: $($area +)+ std::fmt::Debug + Send + Sync + 'static> Store for T {}
     };
 }
-store_of!(
+declare_store!(
     Namespaces,
     Catalog,
     CreateJobs,

@@ -73,8 +73,8 @@ mod tests {
     #[test]
     fn a_small_chunk_is_not_read_as_any_number_of_lines() {
         let line = |text: String| LogLine { at: Timestamp::from_secs(7), level: "info".to_owned(), text };
-        let beside = encode(&[line("x".repeat(400))]).unwrap().1.len() - 400;
-        let fits = vec![line("x".repeat(PLAIN_BYTES_MAX - beside))];
+        let envelope_len = encode(&[line("x".repeat(400))]).unwrap().1.len() - 400;
+        let fits = vec![line("x".repeat(PLAIN_BYTES_MAX - envelope_len))];
         let (codec, data) = encode(&fits).unwrap();
         assert_eq!(decode(codec, &data).unwrap(), fits);
         let mut much = vec![line("first".to_owned())];

@@ -29,7 +29,7 @@ impl PointKind {
     #[must_use]
     pub const fn steps(self) -> &'static [Step] {
         match self {
-            Self::Namespace | Self::App => &[Step::Minute, Step::Quarter, Step::Hour],
+            Self::Namespace | Self::App => &[Step::Minute, Step::QuarterHour, Step::Hour],
             Self::Job => &[Step::Hour, Step::Day],
         }
     }
@@ -40,7 +40,7 @@ impl PointKind {
     pub const fn kept_for(self, step: Step) -> Duration {
         let days = match (self, step) {
             (_, Step::Minute) => 1,
-            (_, Step::Quarter) => 15,
+            (_, Step::QuarterHour) => 15,
             (Self::Job, Step::Hour) => 60,
             (Self::Namespace | Self::App, Step::Hour) | (_, Step::Day) => 400,
         };

@@ -151,7 +151,7 @@ async fn admit_and_handle(
     }
     if !caller.may_anywhere(gate.permission) {
         context.store_refusal(web, caller, note).await;
-        return forbidden_problem(caller, gate.permission).into_response();
+        return missing_permission_problem(caller, gate.permission).into_response();
     }
     let is_change = is_change(gate, &request);
     let turn = match is_change {
@@ -194,7 +194,7 @@ async fn admit_and_handle(
     shares::count_answer(web, caller.key(), is_change, response)
 }
 
-fn forbidden_problem(caller: &Caller, permission: Permission) -> Problem {
+fn missing_permission_problem(caller: &Caller, permission: Permission) -> Problem {
     let role = role_for(permission);
     let detail = match caller.auth_method() {
         AuthMethod::Executor => "this token does not allow it: an executor's token opens sessions only".to_owned(),
@@ -277,7 +277,7 @@ pub(crate) async fn admit(
 ) -> Result<Caller, Problem> {
     let caller = authenticate(web, authorization, client).await?;
     count_request(web, &caller).map_err(|(problem, _)| problem)?;
-    if caller.may_anywhere(permission) { Ok(caller) } else { Err(forbidden_problem(&caller, permission)) }
+    if caller.may_anywhere(permission) { Ok(caller) } else { Err(missing_permission_problem(&caller, permission)) }
 }
 
 pub(crate) fn unauthenticated_problem() -> Problem {

@@ -42,7 +42,7 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     let zones = Zones::new(request.headers());
     request.extensions_mut().insert(RequestId(request_id.clone()));
     // Probes and reads of the metrics are frequent and of no interest in a trace, so they have no span.
-    let (span, trace) = match is_probe(&path) {
+    let (span, trace) = match is_monitoring_path(&path) {
         true => (Span::none(), Trace(None)),
         false => trace::begin(&request_id, &method, request.headers()),
     };
@@ -67,10 +67,10 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     }
     let status = response.status().as_u16();
     let caller_name = response.extensions_mut().remove::<CalledBy>().map(|caller| caller.name).unwrap_or_default();
-    let is_routine = response.extensions_mut().remove::<Routine>().is_some() || is_probe(&path);
+    let is_routine = response.extensions_mut().remove::<Routine>().is_some() || is_monitoring_path(&path);
     let code = problem.as_ref().map_or("", |problem| problem.code().as_str());
     let elapsed = started_at.elapsed();
-    if !is_probe(&path) {
+    if !is_monitoring_path(&path) {
         web.engine.note_request(status, elapsed);
     }
     trace::record_status(&span, status);
@@ -78,7 +78,7 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     report_unlogged(&web);
     let _span_guard = span.enter();
     let cause = problem.as_ref().and_then(Problem::cause);
-    let is_counted = (cause.is_some() || !is_probe(&path)) && has_line_limit(response.status(), &caller_name);
+    let is_counted = (cause.is_some() || !is_monitoring_path(&path)) && has_line_limit(response.status(), &caller_name);
     if !is_counted || web.refused_lines.take(client, response.status()) {
         let line = RequestLine {
             method: method_for_log(&method),
@@ -170,7 +170,7 @@ fn add_security_headers(headers: &mut HeaderMap, request_id: &str) {
     }
 }
 
-fn is_probe(path: &str) -> bool {
+fn is_monitoring_path(path: &str) -> bool {
     matches!(path, "/livez" | "/readyz" | "/metrics")
 }
 

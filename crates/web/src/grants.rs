@@ -32,7 +32,7 @@ pub(crate) struct GrantJson {
 }
 
 /// Resolves the names in these grants, and returns the grants sorted and without duplicates. Refuses more than [`GRANT_COUNT_MAX`].
-pub(crate) async fn read_grants(engine: &Engine, requested_grants: &[GrantJson]) -> Result<Vec<Grant>, Problem> {
+pub(crate) async fn resolve_grants(engine: &Engine, requested_grants: &[GrantJson]) -> Result<Vec<Grant>, Problem> {
     if requested_grants.len() > GRANT_COUNT_MAX {
         return Err(refuse_value(
             "/grants",
@@ -41,7 +41,7 @@ pub(crate) async fn read_grants(engine: &Engine, requested_grants: &[GrantJson])
     }
     let mut grants = Vec::with_capacity(requested_grants.len());
     for (index, grant_json) in requested_grants.iter().enumerate() {
-        let grant = read_grant(engine, grant_json).await;
+        let grant = resolve_grant(engine, grant_json).await;
         grants.push(grant.map_err(|(field, message)| refuse_value(&format!("/grants/{index}/{field}"), message))??);
     }
     grants.sort_unstable();
@@ -49,8 +49,8 @@ pub(crate) async fn read_grants(engine: &Engine, requested_grants: &[GrantJson])
     Ok(grants)
 }
 
-/// Like [`read_grants`], for a user. A user cannot have the role of executors.
-pub(crate) async fn read_grants_of_user(
+/// Like [`resolve_grants`], for a user. A user cannot have the role of executors.
+pub(crate) async fn resolve_grants_of_user(
     engine: &Engine,
     requested_grants: &[GrantJson],
 ) -> Result<Vec<Grant>, Problem> {
@@ -58,14 +58,14 @@ pub(crate) async fn read_grants_of_user(
         let message = "executor is a role for tokens, not for users".to_owned();
         return Err(refuse_value(&format!("/grants/{index}/role"), message));
     }
-    read_grants(engine, requested_grants).await
+    resolve_grants(engine, requested_grants).await
 }
 
 /// The field of a grant that is refused, and why.
 type Refusal = (&'static str, String);
 
 /// Resolves the names in a grant. The outer error names the field that is refused; the inner error means that the database cannot be read.
-async fn read_grant(engine: &Engine, requested_grant: &GrantJson) -> Result<Result<Grant, Problem>, Refusal> {
+async fn resolve_grant(engine: &Engine, requested_grant: &GrantJson) -> Result<Result<Grant, Problem>, Refusal> {
     let Some(namespace) = &requested_grant.namespace else {
         if requested_grant.app.is_some() {
             return Err(("app", "needs a namespace too: an app belongs to a namespace".to_owned()));
@@ -108,7 +108,7 @@ async fn read_grant(engine: &Engine, requested_grant: &GrantJson) -> Result<Resu
 
 /// Refuses grants that exceed the rights of the caller.
 pub(crate) fn check_covered(caller: &Caller, grants: &[Grant]) -> Result<(), Problem> {
-    match grants.iter().position(|grant| !caller.rights.cover(grant)) {
+    match grants.iter().position(|grant| !caller.rights.covers(grant)) {
         None => Ok(()),
         Some(index) => Err(Problem::new(
             Code::Forbidden,

@@ -282,7 +282,7 @@ async fn apply_to_job<Q>(call: &Call<Q>, bulk_action: &BulkJobAction, name: &str
     for _ in 0..TRY_COUNT {
         let record = engine.store().job(call.namespace.id, name).await?.ok_or_else(job_deleted_problem)?;
         if !call.caller.rights.allow(bulk_action.action.needed_permission(), record.namespace, Some(record.app)) {
-            return Err(if call.may_view(record.app) { forbidden_problem() } else { job_deleted_problem() });
+            return Err(if call.may_view(record.app) { app_forbidden_problem() } else { job_deleted_problem() });
         }
         match try_apply(call, bulk_action, &record, author).await {
             Err(JobError::Conflict { .. }) => {}
@@ -324,6 +324,6 @@ async fn try_apply<Q>(
     }
 }
 
-fn forbidden_problem() -> Problem {
+fn app_forbidden_problem() -> Problem {
     Problem::new(Code::Forbidden, "your roles do not allow this in the job's app")
 }

@@ -104,14 +104,14 @@ async fn next_fires(engine: &Engine, namespace: NamespaceId) -> Result<HashMap<J
 }
 
 async fn long_durations(engine: &Engine, board: &Board, now: Timestamp) -> Result<HashMap<JobId, i64>, StoreError> {
-    let owners = board.ids();
+    let job_ids = board.ids();
     let mut sketches: HashMap<i64, Sketch> = HashMap::new();
     let day = i64::try_from(DAY.as_millis()).unwrap_or(i64::MAX);
     let from = Timestamp::from_millis((now.as_millis() / day - 1).max(0) * day);
-    for owners in owners.chunks(512) {
+    for job_ids in job_ids.chunks(512) {
         let query = PointQuery {
             kind: PointKind::Job,
-            owners,
+            owners: job_ids,
             step: Step::Day,
             from,
             to: Timestamp::MAX,

@@ -18,7 +18,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::body::{BodyBound, collect_up_to};
 use crate::limits::{CallerKey, Share, client_address, network_of};
-use crate::peers::{Connection, Waiting};
+use crate::peers::{Connection, WaitingForBody};
 use crate::permits::{LiveShare, StreamKind};
 use crate::problem::{Code, Problem};
 use crate::sending_body::ReleasedAtEnd;
@@ -148,7 +148,7 @@ async fn with_body(
 ) -> Result<Request, Problem> {
     let address = client_ip(&request);
     let connection = request.extensions().get::<Connection>().cloned();
-    let _waiting = Waiting::new(connection.as_ref());
+    let _waiting = WaitingForBody::new(connection.as_ref());
     let (parts, body) = request.into_parts();
     let request = Request::from_parts(parts.clone(), body);
     let mut body_future = std::pin::pin!(collect_up_to(request, web, BodyBound { len_max, caller, address }));

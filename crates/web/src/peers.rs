@@ -319,9 +319,9 @@ impl Drop for OpenRequest {
 
 /// Marks a request that waits for its body. Meanwhile its connection may be closed to make room.
 #[derive(Debug)]
-pub(crate) struct Waiting(Option<Connection>);
+pub(crate) struct WaitingForBody(Option<Connection>);
 
-impl Waiting {
+impl WaitingForBody {
     pub(crate) fn new(connection: Option<&Connection>) -> Self {
         if let Some(Connection(state)) = connection {
             state.busy_count.fetch_sub(1, Ordering::Relaxed);
@@ -330,7 +330,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingForBody {
     fn drop(&mut self) {
         if let Some(Connection(state)) = &self.0 {
             state.busy_count.fetch_add(1, Ordering::Relaxed);

@@ -228,7 +228,7 @@ async fn matching_jobs<Q>(
             job_ids.push(job);
             continue;
         }
-        let part = pattern.part().to_ascii_lowercase();
+        let part = pattern.longest_part().to_ascii_lowercase();
         if is_name_part(&part) {
             if is_exclusion && !read_board(call).await?.has_all_jobs() {
                 return Err(too_many_jobs_problem(pattern));

@@ -65,7 +65,7 @@ async fn run_definition<Q>(call: &Call<Q>, run: &Run) -> Result<Option<Definitio
 
 /// The name of the run's shard; `None` if the run is not a shard, or if its job does not name shards.
 pub(crate) async fn shard_name<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String>, Problem> {
-    if run.is_root() || !Part::may_be(run) {
+    if run.is_root() || !Part::is_possible_for(run) {
         return Ok(None);
     }
     let definition = run_definition(call, run).await?;
@@ -79,7 +79,7 @@ pub(crate) struct Parts(BTreeSet<JobId>);
 impl Parts {
     pub(crate) async fn read<'r, Q>(call: &Call<Q>, runs: impl Iterator<Item = &'r Run>) -> Result<Self, Problem> {
         let mut runs = runs;
-        if !runs.any(Part::may_be) {
+        if !runs.any(Part::is_possible_for) {
             return Ok(Self(BTreeSet::new()));
         }
         Ok(Self(call.engine().store().pump_jobs().await?.into_iter().map(|pump| pump.job).collect()))
@@ -94,7 +94,7 @@ impl Parts {
 /// contain a secret that was removed from the job later, so likely secrets are shown only to callers who may edit the run's app. Data of
 /// parent runs is shown only to callers who may see those runs.
 pub(crate) async fn run_params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String>, Problem> {
-    let is_shard = Part::may_be(run) && !run.is_root();
+    let is_shard = Part::is_possible_for(run) && !run.is_root();
     let definition = if run.params.is_none() || is_shard { run_definition(call, run).await? } else { None };
     let params_of_fire = || definition.as_ref().map(|definition| definition.spec.params.to_string());
     let text = run.params.clone().or_else(params_of_fire);

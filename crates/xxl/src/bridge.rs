@@ -337,7 +337,7 @@ impl Bridge {
                 let is_busy = busy_ids.contains(&executor.id) || beats.has_runs(executor.id);
                 if beats.is_leaving(executor.id, now) && is_busy {
                     executor.left_at = executor.left_at.or(Some(engine.now()));
-                } else if !beats.has_valid_answer(executor.id, now) {
+                } else if !beats.is_available(executor.id, now) {
                     continue;
                 }
                 match positions.get(&executor.id) {

@@ -72,7 +72,7 @@ impl Beats {
     }
 
     /// Whether the last answer that showed the executor as available is still valid.
-    pub(crate) fn has_valid_answer(&self, id: ExecutorId, now: Instant) -> bool {
+    pub(crate) fn is_available(&self, id: ExecutorId, now: Instant) -> bool {
         self.0.get(&id).is_some_and(|beat| beat.is_available(now))
     }
 
@@ -124,20 +124,18 @@ mod tests {
         let (mut beats, now) = (Beats::default(), Instant::now());
         assert_eq!(beats.take_due(&all, now).len(), 1);
         assert!(beats.take_due(&all, now + BEAT_PERIOD).is_empty(), "one question at a time");
-        assert!(!beats.has_valid_answer(id, now));
+        assert!(!beats.is_available(id, now));
         let available = BeatOutcome::Available;
         assert!(beats.note_answer(id, available, now) && !beats.note_answer(id, available, now), "it is news once");
         assert!(beats.take_due(&all, now + BEAT_PERIOD / 2).is_empty());
         assert_eq!(beats.take_due(&all, now + BEAT_PERIOD).len(), 1);
         assert!(!beats.note_answer(id, BeatOutcome::NoAnswer, now + BEAT_PERIOD));
-        assert!(
-            beats.has_valid_answer(id, now + BEAT_VALID_FOR / 2) && !beats.has_valid_answer(id, now + BEAT_VALID_FOR)
-        );
+        assert!(beats.is_available(id, now + BEAT_VALID_FOR / 2) && !beats.is_available(id, now + BEAT_VALID_FOR));
         assert!(!beats.is_leaving(id, now + BEAT_VALID_FOR), "it does not answer");
         let ended_at = now + BEAT_VALID_FOR / 2;
         assert!(!beats.note_answer(id, BeatOutcome::TokenEnded { has_runs: true }, ended_at) && beats.has_runs(id));
-        assert!(beats.has_valid_answer(id, ended_at) && !beats.is_leaving(id, ended_at));
-        assert!(!beats.has_valid_answer(id, now + BEAT_VALID_FOR) && beats.is_leaving(id, now + BEAT_VALID_FOR));
+        assert!(beats.is_available(id, ended_at) && !beats.is_leaving(id, ended_at));
+        assert!(!beats.is_available(id, now + BEAT_VALID_FOR) && beats.is_leaving(id, now + BEAT_VALID_FOR));
         assert!(!beats.is_leaving(id, ended_at + BEAT_VALID_FOR));
         assert!(!beats.note_answer(id, BeatOutcome::TokenEnded { has_runs: false }, ended_at) && !beats.has_runs(id));
         assert!(beats.take_due(&[], now).is_empty());

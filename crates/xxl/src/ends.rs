@@ -26,7 +26,7 @@ pub(crate) fn result(row: &XxlRun, started_at_ms: i64) -> v1::Result {
         _ => Status::Failed,
     };
     let finished_at_ms = row.reported_at.unwrap_or(row.sent_at).as_millis();
-    let silent_ms = finished_at_ms.saturating_sub(row.sent_at.as_millis()).max(1);
+    let unreported_ms = finished_at_ms.saturating_sub(row.sent_at.as_millis()).max(1);
     v1::Result {
         run_id: row.run.get(),
         attempt: row.attempt,
@@ -38,7 +38,7 @@ pub(crate) fn result(row: &XxlRun, started_at_ms: i64) -> v1::Result {
         finished_at_ms,
         job_id: row.job.get(),
         silent_ms: 0,
-        unreported_ms: if matches!(code, CODE_UNKNOWN | CODE_LOST) { silent_ms } else { 0 },
+        unreported_ms: if matches!(code, CODE_UNKNOWN | CODE_LOST) { unreported_ms } else { 0 },
         unfinished: false,
         shutting_down: false,
     }

@@ -154,9 +154,9 @@ pub(crate) struct Link {
     /// When the attempts were last compared with those in the store.
     reconciled_at: Instant,
     /// Whether the executor reports the ends of this server's attempts to another server, or has not reported any yet.
-    is_called_elsewhere: bool,
+    calls_back_elsewhere: bool,
     /// Whether, since the last read of the store, ends were left to the servers that sent the attempts.
-    has_left_ends: bool,
+    has_ends_left_to_others: bool,
     /// The attempts whose stop is left to another server, and since when.
     waiting_cancels: HashMap<i64, Instant>,
     was_refused: bool,
@@ -208,8 +208,8 @@ impl Link {
             is_unreachable: false,
             is_beat_pending: false,
             reconciled_at: Instant::now(),
-            is_called_elsewhere: true,
-            has_left_ends: false,
+            calls_back_elsewhere: true,
+            has_ends_left_to_others: false,
             waiting_cancels: HashMap::new(),
             was_refused: false,
         };
@@ -475,7 +475,7 @@ impl Link {
         match event {
             Event::Reported(rows) => {
                 let own_node = self.shared.engine.token().node;
-                self.is_called_elsewhere &= !rows.iter().any(|row| row.node == own_node);
+                self.calls_back_elsewhere &= !rows.iter().any(|row| row.node == own_node);
                 self.on_reported(session, rows).await
             }
             Event::Sent(log_id, lease, answer) => self.on_sent(session, (log_id, lease), answer).await,

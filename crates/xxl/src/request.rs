@@ -78,7 +78,7 @@ fn own_params(params: Value) -> Value {
 fn script_of(kind: &str, params: &Value) -> Result<(String, String), String> {
     let source = params.get("source").and_then(Value::as_str).filter(|source| !source.trim().is_empty());
     let Some(source) = source else {
-        return Err(format!("params: {}", glue::need(kind)));
+        return Err(format!("params: {}", glue::params_requirement(kind)));
     };
     Ok((source.to_owned(), params.get("param").map(text_of).unwrap_or_default()))
 }

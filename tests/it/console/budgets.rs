@@ -218,7 +218,7 @@ async fn subjects(api: &Api) -> Subjects {
         job,
         at: "02:30".to_owned(),
         run: name(&failed["id"]),
-        whole: name(&whole["id"]),
+        broadcast_root: name(&whole["id"]),
         executor: "orders-w1?app=orders".to_owned(),
         live: None,
         empty: "empty",

@@ -115,7 +115,7 @@ async fn furnish(api: &Api) -> Subjects {
         job,
         at,
         run: newest_run(api, JOB).await,
-        whole: newest_run(api, "ledger.export").await,
+        broadcast_root: newest_run(api, "ledger.export").await,
         executor: "ledger-w1?app=ledger".to_owned(),
         live: None,
         empty: "empty",

@@ -10,11 +10,12 @@ use super::sign_in;
 const JOB_COUNT: u32 = 30;
 const RUN_COUNT: u32 = 3_000;
 /// The text of the tooltip; empty while it is hidden.
-const TIP: &str = "(tip => tip.hidden ? '' : tip.textContent)(document.querySelector('rondel-timeline .tip'))";
+const TOOLTIP_TEXT: &str = "(tip => tip.hidden ? '' : tip.textContent)(document.querySelector('rondel-timeline .tip'))";
 /// The number of requests for gaps.
-const ASKED: &str = "performance.getEntriesByType('resource').filter(one => one.name.includes('/gaps?')).length";
+const GAP_REQUEST_COUNT: &str =
+    "performance.getEntriesByType('resource').filter(one => one.name.includes('/gaps?')).length";
 /// Finds a place of the lane without a mark: x, y and the instant, or `null`.
-const FREE: &str = "(() => { const lanes = document.querySelector('rondel-timeline'), track = lanes.querySelector('.track[data-gaps]');\
+const FIND_FREE_PLACE: &str = "(() => { const lanes = document.querySelector('rondel-timeline'), track = lanes.querySelector('.track[data-gaps]');\
     const box = track.getBoundingClientRect(), { from, to } = lanes.dataset, y = box.top + box.height / 2;\
     for (let part = 0.02; part < 0.74; part += 0.003) {\
         const x = box.left + part * box.width, at = +from + part * (to - from);\
@@ -42,7 +43,7 @@ async fn gaps_name_their_reasons_and_labels_are_rows() {
 }
 
 async fn point_at(browser: &mut Browser, wanted: &str) {
-    let free = FREE.replace("WANTED", wanted);
+    let free = FIND_FREE_PLACE.replace("WANTED", wanted);
     browser.until("there is such a gap", &free).await;
     let found = browser.eval(&free).await;
     let event = json!({"type": "mouseMoved", "x": found[0], "y": found[1]});
@@ -57,24 +58,24 @@ async fn hover_a_gap(browser: &mut Browser, lane: &str) {
     browser.until("the gaps are known", &format!("{known}.length > 0")).await;
     let is_left_out = format!("{known}.some(gap => gap.at_ms !== null && gap.from_ms <= at && at < gap.to_ms)");
     point_at(browser, &is_left_out).await;
-    browser.until("the tip names the reason", &format!("{TIP}.includes('no executor of')")).await;
+    browser.until("the tip names the reason", &format!("{TOOLTIP_TEXT}.includes('no executor of')")).await;
     point_at(browser, "true").await;
     point_at(browser, &is_left_out).await;
-    assert_eq!(browser.eval(ASKED).await, 1, "one request for all gaps of the lane");
+    assert_eq!(browser.eval(GAP_REQUEST_COUNT).await, 1, "one request for all gaps of the lane");
 }
 
 async fn walk_the_gaps(browser: &mut Browser, lane: &str, job: &str) {
     browser.goto(lane).await;
     let mut hand = Hand::new(browser, true);
     hand.point(".gap-key").await;
-    browser.until("the newest gap is shown", &format!("/^\\d+\\/\\d+ · /.test({TIP})")).await;
-    let count = browser.eval(&format!("+{TIP}.match(/\\/(\\d+)/)[1]")).await;
+    browser.until("the newest gap is shown", &format!("/^\\d+\\/\\d+ · /.test({TOOLTIP_TEXT})")).await;
+    let count = browser.eval(&format!("+{TOOLTIP_TEXT}.match(/\\/(\\d+)/)[1]")).await;
     assert!(count.as_u64() > Some(0), "{count}");
     press(browser, "ArrowRight", false).await;
-    browser.until("the first gap follows the last", &format!("{TIP}.startsWith('1/')")).await;
+    browser.until("the first gap follows the last", &format!("{TOOLTIP_TEXT}.startsWith('1/')")).await;
     let path = browser.eval("location.pathname").await;
     assert_eq!(path, "/n/default/timeline", "the arrows do not move the timeline here");
-    assert_eq!(browser.eval(ASKED).await, 1);
+    assert_eq!(browser.eval(GAP_REQUEST_COUNT).await, 1);
     browser.eval("window.isOld = true").await;
     press(browser, "Enter", false).await;
     let is_asked = format!(

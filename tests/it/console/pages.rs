@@ -24,7 +24,7 @@ pub(super) struct Subjects {
     /// A run with a log, which failed.
     pub(super) run: String,
     /// The root run of a broadcast.
-    pub(super) whole: String,
+    pub(super) broadcast_root: String,
     pub(super) executor: String,
     /// A run that lasts as long as the pictures are taken.
     pub(super) live: Option<String>,
@@ -43,7 +43,7 @@ impl Subjects {
             job: "billing.close-month".to_owned(),
             at: "01:00".to_owned(),
             run: newest_run(api, "billing.close-month").await,
-            whole: newest_run(api, "inventory.sync").await,
+            broadcast_root: newest_run(api, "inventory.sync").await,
             executor: "dev?app=demo".to_owned(),
             live: None,
             empty: "empty",
@@ -78,7 +78,7 @@ pub(super) async fn newest_run(api: &Api, job: &str) -> String {
 
 /// Every screen of a user who may do everything.
 pub(super) fn screens(of: &Subjects) -> Vec<Screen> {
-    let Subjects { job, at, run, whole, executor, live, empty, announced, incident } = of;
+    let Subjects { job, at, run, broadcast_root, executor, live, empty, announced, incident } = of;
     let main = [
         ("now", "/".to_owned()),
         ("timeline", "/timeline".to_owned()),
@@ -115,7 +115,7 @@ pub(super) fn screens(of: &Subjects) -> Vec<Screen> {
         ("runs-failed", "/runs?q=status:failed%20since:1d".to_owned()),
         ("runs-dead", "/runs?q=is:dead".to_owned()),
         ("runs-slow", "/runs?sort=longest".to_owned()),
-        ("shards", format!("/runs/{whole}")),
+        ("shards", format!("/runs/{broadcast_root}")),
         ("why", "/why".to_owned()),
         ("why-answer", format!("/why?job={job}&at={at}")),
         ("alerts", "/alerts".to_owned()),

@@ -84,7 +84,7 @@ struct Camera {
     /// The names of the wanted screens; all screens if there are none.
     only: Vec<String>,
     look: (&'static str, &'static str, u32),
-    wide: Vec<String>,
+    too_wide: Vec<String>,
 }
 
 #[tokio::test]
@@ -114,7 +114,7 @@ async fn every_screen_fits_its_window() {
         out,
         only: only.split_whitespace().map(str::to_owned).collect(),
         look: some[0],
-        wide: Vec::new(),
+        too_wide: Vec::new(),
     };
     sign_in(&mut camera.browser, &fixture.server).await;
     for look in looks.iter().copied() {
@@ -145,7 +145,7 @@ async fn every_screen_fits_its_window() {
             camera.take(name, &path.replace("JOB", &fixture.subjects.job), false).await;
         }
     }
-    assert_eq!(camera.wide, [""; 0], "pages that are larger than what they show");
+    assert_eq!(camera.too_wide, [""; 0], "pages that are larger than what they show");
     camera.expect_refusals().await;
 }
 
@@ -211,11 +211,11 @@ impl Camera {
         let size = "[document.documentElement.scrollWidth, document.documentElement.scrollHeight - document.body.offsetHeight]";
         let size = self.browser.eval(size).await;
         if size[0].as_u64() > Some(u64::from(width)) || size[1].as_i64() > Some(8) {
-            self.wide.push(format!("{how}: {size}"));
+            self.too_wide.push(format!("{how}: {size}"));
         }
         let cut = self.browser.eval(CUT_OFF).await;
         if !cut.as_array().is_some_and(Vec::is_empty) {
-            self.wide.push(format!("{how}: {cut}"));
+            self.too_wide.push(format!("{how}: {cut}"));
         }
         if let Some(out) = &self.out {
             self.browser.take_screenshot_of_page(&out.join(format!("{how}.png")), HEIGHT_MAX).await;

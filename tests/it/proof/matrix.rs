@@ -98,13 +98,13 @@ const IN_CLUSTERS: &[&str] = &["free_jobs", "hand_over", "limit_homes", "move_jo
 /// Places that a server of a cluster reaches when another one has died or returned.
 const OF_SURVIVORS: &[&str] = &["adopt", "fence", "free_jobs", "move_jobs"];
 /// Places that a server reaches if it does not hear an executor that the other server hears.
-const OF_THE_DEAF: &[&str] = &["hand_over"];
+const WITHOUT_EXECUTOR_STREAM: &[&str] = &["hand_over"];
 /// Places that a series may not reach in time. The server is then killed at another moment.
 const BY_CHANCE: &[&str] = &["free_jobs", "hand_over", "move_jobs"];
 /// Places that an executor reaches once for many runs: a quiet second has only a few of them.
 const BATCHED: &[&str] = &["executor.accepted", "executor.journaled", "executor.reported", "executor.acknowledged"];
 /// A claim strategy by which a server that has returned gets jobs again.
-const SHARED_OUT: [&str; 2] = ["--claim-strategy", "id_hash"];
+const CLAIM_BY_HASH: [&str; 2] = ["--claim-strategy", "id_hash"];
 /// The app of an executor whose connection to the victim server may be cut.
 const FAR: &str = "far";
 
@@ -143,7 +143,7 @@ impl DeathSeries {
         let (victim, other) = match db.backend() {
             Backend::Sqlite => (server_with_lease(db, LEASE, &PATIENCE).await, None),
             Backend::Postgres | Backend::Mysql => {
-                let server = async || server_with_lease(db, LEASE, &[SHARED_OUT, PATIENCE].concat()).await;
+                let server = async || server_with_lease(db, LEASE, &[CLAIM_BY_HASH, PATIENCE].concat()).await;
                 (server().await, Some(server().await))
             }
         };
@@ -177,10 +177,11 @@ impl DeathSeries {
         self.victim_is_dead().await;
         let is_of = |operations: &[&str]| operations.contains(&operation(place).as_str());
         // A place of a start, or of the time after another server's death, is reached once.
-        let is_rare = is_of(&["migrate", "join", "open_session"]) || is_of(OF_SURVIVORS) || is_of(OF_THE_DEAF);
+        let is_rare =
+            is_of(&["migrate", "join", "open_session"]) || is_of(OF_SURVIVORS) || is_of(WITHOUT_EXECUTOR_STREAM);
         let armed = format!("{place}@{}", 1 + self.chance.below(if is_rare { 1 } else { 2 }));
-        if let Some((_, way)) = &self.far {
-            way.cut(if is_of(OF_THE_DEAF) { Cut::Everything } else { Cut::Nothing });
+        if let Some((_, proxy)) = &self.far {
+            proxy.cut(if is_of(WITHOUT_EXECUTOR_STREAM) { Cut::Everything } else { Cut::Nothing });
         }
         if !self.victim.try_restart_with(&["--failpoint", &armed]).await {
             return true;
@@ -264,8 +265,8 @@ impl DeathSeries {
     async fn judge(mut self, what: &str) {
         self.victim_is_dead().await;
         self.victim.restart().await;
-        if let Some((_, way)) = &self.far {
-            way.cut(Cut::Nothing);
+        if let Some((_, proxy)) = &self.far {
+            proxy.cut(Cut::Nothing);
         }
         if self.worker.process.has_ended().is_none() {
             self.worker.kill(&self.journal).await;
@@ -405,7 +406,7 @@ async fn cluster_nodes_die(backend: Backend) {
     let mut places = part(backend, 0, 1);
     if rounds().is_none() {
         // Places that need a second death are for the long form.
-        places.retain(|place| ![OF_SURVIVORS, OF_THE_DEAF].concat().contains(&operation(place).as_str()));
+        places.retain(|place| ![OF_SURVIVORS, WITHOUT_EXECUTOR_STREAM].concat().contains(&operation(place).as_str()));
         let mut chance = Chance::new();
         let always = ["claim.written", "claim.committed", "send.checked", "finish.committed", "mark.committed"];
         let others: Vec<String> = (0..3)

@@ -49,7 +49,7 @@ async fn one_of_two_dies(backend: Backend) {
         let machine = MACHINE_MS + witness.1.p99.max(takeover.before.p99);
         let limit = i64::try_from((LEASE + TAKE_OVER).as_millis()).expect("short") + machine;
         assert!(
-            takeover.share == 0 || takeover.first_ms <= limit,
+            takeover.job_count == 0 || takeover.first_ms <= limit,
             "{takeover}: the first fire of the dead server's share came late"
         );
     }
@@ -58,7 +58,7 @@ async fn one_of_two_dies(backend: Backend) {
 /// How the survivor took over.
 struct Takeover {
     /// Jobs of the dead server.
-    share: usize,
+    job_count: usize,
     /// The milliseconds from the death to the first fire of any of these jobs.
     first_ms: i64,
     /// The milliseconds from the death until each of these jobs has fired.
@@ -75,7 +75,7 @@ impl std::fmt::Display for Takeover {
             out,
             "{} of {JOB_COUNT} jobs were the dead server's, went on {} ms after its death (the last of them {} ms); the \
              survivor's own fires were late by p99 {} ms before and {} ms after",
-            self.share, self.first_ms, self.last_ms, self.before.p99, self.after.p99
+            self.job_count, self.first_ms, self.last_ms, self.before.p99, self.after.p99
         )
     }
 }
@@ -102,7 +102,7 @@ impl Takeover {
             Lateness::of(in_time.map(|start| start.begin_ms - start.fire_at_ms).collect())
         };
         Self {
-            share: dead.len(),
+            job_count: dead.len(),
             first_ms: resumed.iter().copied().min().unwrap_or(i64::MAX),
             last_ms: resumed.iter().copied().max().unwrap_or(i64::MAX),
             before: own(killed_ms - 4_000, killed_ms),

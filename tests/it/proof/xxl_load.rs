@@ -101,7 +101,7 @@ async fn each_fire_of_many_jobs_has_its_result_from_executors_of_xxl_job() {
         .parse()
         .expect("a number");
     let cost = |before: f64, after: f64| (after - before) / ended * 1_000.0;
-    let answered = answered_after(&db, from, to);
+    let answered = start_report_delays_ms(&db, from, to);
     let share_of = |hundredths| percentile(&answered, hundredths);
     print(&format!(
         "{} jobs of each second, {} executors, {} s: {ended} runs ended in it; late p50 {} / p99 {} / max {} ms, answered p50 {} / p99 {} / max {} ms \
@@ -129,7 +129,7 @@ async fn each_fire_of_many_jobs_has_its_result_from_executors_of_xxl_job() {
 /// The delays from the instants of these runs to the executors' answers that they began, in milliseconds, sorted. Executors do not know the
 /// instants: they take the second in which a run was sent for its instant. For a run that was running when the server was killed, the
 /// restarted server knows only the end.
-fn answered_after(db: &ScratchDb, from_ms: i64, to_ms: i64) -> Vec<i64> {
+fn start_report_delays_ms(db: &ScratchDb, from_ms: i64, to_ms: i64) -> Vec<i64> {
     let rows = db.sql(&format!(
         "SELECT COALESCE(started_at_ms, finished_at_ms) - fire_at_ms FROM run \
          WHERE fire_at_ms >= {from_ms} AND fire_at_ms < {to_ms} AND finished_at_ms IS NOT NULL ORDER BY 1"

@@ -45,7 +45,9 @@ fn check_durable(evidence: &Evidence, run: &RunRow, starts: &HashMap<(&str, i64)
                 "the ledger has a success, and the handler has no end"
             }
             (Some((_, false)), "succeeded") => "the handler failed, and the ledger has a success",
-            (Some((_, true)), "failed") if !was_lost(attempt) => "the handler succeeded, and the ledger has a failure",
+            (Some((_, true)), "failed") if !was_lost_with_executor(attempt) => {
+                "the handler succeeded, and the ledger has a failure"
+            }
             (Some((at, true)), "failed" | "unknown" | "pending" | "waiting" | "running" | "skipped") => {
                 // The result may be missing if the process died with it, if the process was paused, or if the handler
                 // ended just before the ledger was read.
@@ -67,7 +69,7 @@ fn check_durable(evidence: &Evidence, run: &RunRow, starts: &HashMap<(&str, i64)
 }
 
 /// Whether the attempt failed because its executor was lost: the handler's result may have been lost with it.
-fn was_lost(attempt: &super::evidence::Attempt) -> bool {
+fn was_lost_with_executor(attempt: &super::evidence::Attempt) -> bool {
     attempt.reason.as_deref() == Some("executor_lost")
 }
 

@@ -13,13 +13,13 @@ pub(super) fn check(evidence: &Evidence, rules: Rules, report: &mut Report) {
     let runs: HashMap<&str, &RunRow> = evidence.runs.iter().map(|run| (run.id.as_str(), run)).collect();
     let jobs: HashMap<&str, &JobFacts> = evidence.jobs.iter().map(|job| (job.name.as_str(), job)).collect();
     check_not_early(evidence, rules, &runs, report);
-    duplicates(evidence, &runs, &jobs, report);
-    never_began(evidence, &jobs, report);
+    check_duplicates(evidence, &runs, &jobs, report);
+    check_never_began(evidence, &jobs, report);
     for job in evidence.jobs.iter().filter(|job| job.is_serial) {
         let mut starts: Vec<&Start> = evidence.starts.iter().filter(|start| start.job == job.name).collect();
         starts.sort_by_key(|start| (start.begin_ms, start.token));
-        overlap(evidence, &starts, report);
-        tokens(&starts, report);
+        check_overlap(evidence, &starts, report);
+        check_tokens(&starts, report);
     }
 }
 
@@ -41,7 +41,7 @@ fn check_not_early(evidence: &Evidence, rules: Rules, runs: &HashMap<&str, &RunR
     report.lateness = Lateness::of(scheduled.map(|start| start.begin_ms - start.fire_at_ms).collect());
 }
 
-fn duplicates(
+fn check_duplicates(
     evidence: &Evidence,
     runs: &HashMap<&str, &RunRow>,
     jobs: &HashMap<&str, &JobFacts>,
@@ -78,7 +78,7 @@ fn duplicates(
             report.add(Invariant::NoDuplicate, format!("run {id} of an at-most-once job began more than once"), rows());
         }
         if starts.len() > 1 {
-            without_reason(run, &starts, rows, report);
+            check_reasons(run, &starts, rows, report);
         }
     }
     let given_up =
@@ -90,7 +90,7 @@ fn duplicates(
 }
 
 /// Checks that a failed run of an at-least-once job has begun.
-fn never_began(evidence: &Evidence, jobs: &HashMap<&str, &JobFacts>, report: &mut Report) {
+fn check_never_began(evidence: &Evidence, jobs: &HashMap<&str, &JobFacts>, report: &mut Report) {
     let begun: HashSet<&str> = evidence.starts.iter().map(|start| start.run.as_str()).collect();
     let is_journaled: HashSet<&str> = evidence.starts.iter().map(|start| start.job.as_str()).collect();
     let has_failed = |run: &&RunRow| ["failed", "timed_out", "unknown"].contains(&run.status.as_str());
@@ -107,7 +107,7 @@ fn never_began(evidence: &Evidence, jobs: &HashMap<&str, &JobFacts>, report: &mu
 }
 
 /// Checks that each attempt that began and was followed by another one has a reason in the ledger.
-fn without_reason(run: &RunRow, starts: &[&Start], rows: impl Fn() -> Vec<String>, report: &mut Report) {
+fn check_reasons(run: &RunRow, starts: &[&Start], rows: impl Fn() -> Vec<String>, report: &mut Report) {
     let has_reason =
         |number: i64| run.attempts.iter().any(|attempt| attempt.number == number && attempt.reason.is_some());
     let is_followed = |start: &&&Start| start.attempt < run.attempt;
@@ -118,7 +118,7 @@ fn without_reason(run: &RunRow, starts: &[&Start], rows: impl Fn() -> Vec<String
 
 /// When the work of a start ended: at its end, at its process's death, or, if its process was stopped so long that
 /// its runs were given to another executor, at that moment; `None` if it may still continue.
-fn over_at(evidence: &Evidence, start: &Start) -> Option<i64> {
+fn ended_at(evidence: &Evidence, start: &Start) -> Option<i64> {
     let is_its = |pid: i64| pid == start.pid;
     let died = evidence
         .died
@@ -136,10 +136,10 @@ fn over_at(evidence: &Evidence, start: &Start) -> Option<i64> {
 }
 
 /// Shards of one fire may run concurrently, runs of different fires may not.
-fn overlap(evidence: &Evidence, starts: &[&Start], report: &mut Report) {
+fn check_overlap(evidence: &Evidence, starts: &[&Start], report: &mut Report) {
     let mut open: Vec<&Start> = Vec::new();
     for start in starts {
-        open.retain(|before| over_at(evidence, before).is_none_or(|over_at| over_at > start.begin_ms));
+        open.retain(|before| ended_at(evidence, before).is_none_or(|ended_at| ended_at > start.begin_ms));
         let is_beside = |before: &&&Start| before.fire_at_ms == start.fire_at_ms && before.shard != start.shard;
         if let Some(before) = open.iter().find(|before| !is_beside(before)) {
             let what = format!("two runs of the serial job {} at the same time", start.job);
@@ -149,7 +149,7 @@ fn overlap(evidence: &Evidence, starts: &[&Start], report: &mut Report) {
     }
 }
 
-fn tokens(starts: &[&Start], report: &mut Report) {
+fn check_tokens(starts: &[&Start], report: &mut Report) {
     for pair in
         starts.windows(2).filter(|pair| pair[0].fire_at_ms != pair[1].fire_at_ms || pair[0].shard == pair[1].shard)
     {

@@ -150,7 +150,7 @@ impl Sender {
             Err(DeliveryError { is_final: true, status: 0, text, retry_wait: None })
         };
         let try_number = message.try_count.saturating_add(1);
-        let outcome = self.record_outcome(channel, message, &result);
+        let outcome = self.decide_after_try(channel, message, &result);
         let delivery = Delivery {
             incident: Some(message.incident).filter(|_| message.notice.kind != NoticeKind::Report),
             kind: message.notice.kind,
@@ -161,7 +161,7 @@ impl Sender {
         Some((delivery, outcome))
     }
 
-    fn record_outcome(
+    fn decide_after_try(
         &self,
         channel: &Channel,
         message: &WaitingMessage,

@@ -414,7 +414,7 @@ pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Mem
                 // Session rows that are outdated by a quarter of the difference therefore do no harm.
                 let spare_time = config.lost_after.saturating_sub(config.silence) / 4;
                 return Ok(Membership::new(token, ordinal, sent_at, config.lease, config.boot.clone())
-                    .cut_off_after(spare_time));
+                    .with_cut_off_after(spare_time));
             }
             Join::Living { lease_until, .. } => {
                 if seen_until.is_some_and(|before| before < lease_until) {

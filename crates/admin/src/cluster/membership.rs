@@ -103,7 +103,7 @@ impl Membership {
     }
 
     /// Sets how long the node may be without an answer before it counts as cut off from the database: `length`, or half a lease if that is longer.
-    pub(crate) fn cut_off_after(self, length: Duration) -> Self {
+    pub(crate) fn with_cut_off_after(self, length: Duration) -> Self {
         Self { cut_off_after: micros(length).max(self.cut_off_after), ..self }
     }
 
@@ -180,7 +180,7 @@ impl Membership {
         self.held_since.load(Ordering::Acquire)
     }
 
-    /// Whether this node is [cut off](Self::cut_off_after) from the database, or was within the last `length`. If so, other nodes may have been cut
+    /// Whether this node is [cut off](Self::with_cut_off_after) from the database, or was within the last `length`. If so, other nodes may have been cut
     /// off too. They could not store which executors they heard, so the rows show executors as silent for longer than the executors were. Always
     /// false for a node that is alone, because it knows which executors it heard.
     pub(crate) fn was_cut_off_within(&self, length: Duration) -> bool {

@@ -67,7 +67,7 @@ fn route_probed_runs(d: &mut Decision<'_>, job: JobId) {
             RouteDecision::Wait(_) => waiting_probes.push(probe),
             RouteDecision::NoExecutor => {
                 d.state.probes.pause(job, now);
-                let tried_since = probe.ready.tried_at.unwrap_or(now);
+                let tried_since = probe.ready.first_routed_at.unwrap_or(now);
                 d.state.parked.push(WaitingRun { ready: probe.ready, since: tried_since }, &mut d.state.runs);
             }
         }

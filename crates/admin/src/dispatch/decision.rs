@@ -80,7 +80,7 @@ impl<'a> Decision<'a> {
 
     /// Whether this node may start runs: its lease holds, it has read the switches, and for each job it either knows the runs that were
     /// open when it took the lease, or holds the job's runs back.
-    pub(super) fn knows_open_runs(&self) -> bool {
+    pub(super) fn may_start_runs(&self) -> bool {
         let is_ready = self.facts.lease_holds && self.facts.switches.is_known();
         is_ready && self.state.recovery.begun_lease == Some(self.facts.token)
     }

@@ -69,7 +69,7 @@ impl ConnectedExecutor {
     }
 
     /// The attempts that it had, or whose results it had, when it last answered a fence.
-    pub(crate) fn held_runs(&self) -> impl Iterator<Item = &(RunId, i32)> {
+    pub(crate) fn runs_at_last_fence(&self) -> impl Iterator<Item = &(RunId, i32)> {
         self.fenced_runs.iter()
     }
 

@@ -15,7 +15,7 @@ use super::{flow, place};
 
 /// Stores again the shards that the database has not confirmed.
 pub(super) fn expand_again(d: &mut Decision<'_>) {
-    for (root, shards) in d.state.runs.expand_again() {
+    for (root, shards) in d.state.runs.take_unconfirmed() {
         d.step(Step::Expand(Box::new(root), shards));
     }
 }
@@ -23,18 +23,18 @@ pub(super) fn expand_again(d: &mut Decision<'_>) {
 /// Handles the result of storing a broadcast's shards. The shards take their places at the gate before the broadcast's row gives up its own place,
 /// so that no other run of the job can start in between. The periodic queries find shards that another node wrote, or that were written under
 /// another lease.
-pub(super) fn on_expanded(d: &mut Decision<'_>, row: &Run, shards: Shards) {
+pub(super) fn on_expanded(d: &mut Decision<'_>, submitted_root: &Run, shards: Shards) {
     let Shards { requested_shards, open_shards } = shards;
-    let Some(root) = d.state.runs.take_expanding(row) else {
+    let Some(root) = d.state.runs.take_expanding(submitted_root) else {
         // A later lease has taken the broadcast over, and its place at the gate with it.
         d.forget_shards(&requested_shards);
-        return d.forget_under_lease([(row.id, lease_of(row))]);
+        return d.forget_under_lease([(submitted_root.id, lease_of(submitted_root))]);
     };
     if root.token() != d.facts.token {
         // The lease has ended since: the broadcast's next owner finds its shards.
         d.forget_shards(&requested_shards);
-        d.forget_under_lease([(row.id, root.token())]);
-        turns::leave_gate(d, row.id);
+        d.forget_under_lease([(submitted_root.id, root.token())]);
+        turns::leave_gate(d, submitted_root.id);
         return flow::offer_freed_places(d);
     }
     let Some(open_shards) = open_shards else { return d.state.runs.wait_for_expansion(root, requested_shards) };

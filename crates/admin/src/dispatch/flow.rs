@@ -21,10 +21,10 @@ use super::{ahead, assign, place, shadow, switches, waits};
 const UNGATED_COUNT_MAX: usize = 100_000;
 
 /// Releases every run whose instant has come, or that may be sent or marked ahead of its instant. Releases no run until the runs that were open
-/// when the lease was taken are [known](Decision::knows_open_runs).
+/// when the lease was taken are [known](Decision::may_start_runs).
 pub(super) fn release(d: &mut Decision<'_>) {
     let now = d.now;
-    if !d.knows_open_runs() {
+    if !d.may_start_runs() {
         return;
     }
     while let Some((ready, timer)) = d.state.runs.take_due(now) {

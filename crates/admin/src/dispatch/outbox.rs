@@ -122,7 +122,7 @@ pub(super) fn take_back_unsent(d: &mut Decision<'_>, runs: &[RunId]) {
         if active.ready.is_marked_first() || is_named {
             marks_to_remove.push((*run, active.ready.run.attempt));
         }
-        active.ready.was_named |= is_named;
+        active.ready.was_handed_back_by_named_executor |= is_named;
         // A server that is leaving does not retry a run that it gets back: the run goes to another server with its job.
         if active.ready.token() == token && !d.state.is_draining {
             turns::give_back(d, &active.ready);
@@ -149,7 +149,7 @@ fn unmark(d: &mut Decision<'_>, runs: Vec<(RunId, i32)>) {
 }
 
 /// Forgets runs that have an executor and were not sent to it. The caller updates gates and limits.
-pub(super) fn drop_placed(d: &mut Decision<'_>) {
+pub(super) fn drop_unsent_placed(d: &mut Decision<'_>) {
     d.state.outbox.triggers.clear();
     d.state.outbox.marks.clear();
     d.state.outbox.not_yet_due.clear();

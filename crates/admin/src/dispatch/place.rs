@@ -35,8 +35,8 @@ pub(super) fn place(d: &mut Decision<'_>, ready: ReadyRun) -> Option<ReadyRun> {
         ends::submit(d, end_of_missed(&ready, now), CountedRun::of_ready(&ready));
         return None;
     }
-    let is_under_way = ready.run.is_root() && ready.run.shard_total.is_some();
-    if ready.is_expired(now) && !is_under_way {
+    let has_shards = ready.run.is_root() && ready.run.shard_total.is_some();
+    if ready.is_expired(now) && !has_shards {
         expire(d, ready);
         return None;
     }

@@ -23,7 +23,7 @@ pub(crate) struct ReadyRun {
     pub(crate) run: Run,
     pub(crate) definition: Arc<CompiledDefinition>,
     /// When the dispatcher first looked for an executor.
-    pub(crate) tried_at: Option<Timestamp>,
+    pub(crate) first_routed_at: Option<Timestamp>,
     /// The instant at which the servers had caught up with the run. The misfire policy judges how late the run was then. `None` for a run that a
     /// server had queued in time, or that did not come from the ring.
     pub(crate) taken_up_at: Option<Timestamp>,
@@ -36,7 +36,7 @@ pub(crate) struct ReadyRun {
     /// Whether its wait is stored in its row, or about to be.
     pub(crate) has_noted_wait: bool,
     /// Whether its row named an executor when that executor handed the run back. Stays true although a queued step removes the name.
-    pub(crate) was_named: bool,
+    pub(crate) was_handed_back_by_named_executor: bool,
     /// The trace parent of its fire, if the request for the fire was traced.
     pub(crate) trace: Option<Box<TraceParent>>,
     /// The term of the job's home when the run's row was last read. The term rises when the home changes.
@@ -48,13 +48,13 @@ impl ReadyRun {
         Self {
             run,
             definition,
-            tried_at: None,
+            first_routed_at: None,
             taken_up_at: None,
             lateness: None,
             queued_at: None,
             was_sent: false,
             has_noted_wait: false,
-            was_named: false,
+            was_handed_back_by_named_executor: false,
             trace: None,
             term: 0,
         }
@@ -109,9 +109,9 @@ impl ReadyRun {
     /// That node counts a run with a noted wait and without a mark as unsent. If the row names an executor, that node asks only this executor.
     pub(crate) fn is_marked_first(&self) -> bool {
         let is_shard = self.run.shard_total.is_some_and(|total| total > 1);
-        let is_noted = self.run.is_noted_to_wait() || self.has_noted_wait && !is_shard;
+        let is_noted = self.run.has_recorded_wait() || self.has_noted_wait && !is_shard;
         self.definition.job.delivery == Delivery::AtMostOnce
-            || (is_noted || self.was_named) && !self.is_for_one_executor()
+            || (is_noted || self.was_handed_back_by_named_executor) && !self.is_for_one_executor()
     }
 
     /// Whether this is the first attempt of a missed fire that runs late. While an executor is online, such runs queue without a

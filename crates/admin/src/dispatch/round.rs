@@ -26,7 +26,7 @@ pub(super) fn run_checks(d: &mut Decision<'_>, ended_leases: &[LeaseToken]) {
     lose::lose_again(d);
     turns::store_stop_requests(d);
     expand::expand_again(d);
-    d.state.limits.ask_again();
+    d.state.limits.ask_for_homes_again();
     for (ready, detail) in d.state.limits.take_expired(now, &mut d.state.runs) {
         waits::skip(d, &ready, Reason::Expired, detail);
     }

@@ -32,7 +32,7 @@ pub(super) enum RouteDecision {
 /// again as they answer.
 pub(super) fn route(d: &mut Decision<'_>, mut ready: ReadyRun) -> Option<ReadyRun> {
     let now = d.now;
-    ready.tried_at.get_or_insert(now);
+    ready.first_routed_at.get_or_insert(now);
     let job = ready.run.job;
     if question_for(&ready).is_some() && d.state.probes.is_paused(job, now) {
         return Some(ready);
@@ -238,7 +238,7 @@ fn trace_of(
         };
         candidate.refusal = candidate.refusal.or(refusal);
     }
-    let tried_since = ready.tried_at.unwrap_or(now);
+    let tried_since = ready.first_routed_at.unwrap_or(now);
     let lateness = ready.lateness.map_or(Duration::ZERO, |late| late.by);
     let turn = tried_since.since(run.due_at).saturating_sub(lateness);
     let wait_times = WaitTimes { server: ready.lateness, turn, executor: now.since(tried_since) };

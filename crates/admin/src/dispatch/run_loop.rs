@@ -70,7 +70,7 @@ impl DispatchLoop {
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
-            // As in `Decision::knows_open_runs`: while no run is allowed to start, runs must not wake the loop.
+            // As in `Decision::may_start_runs`: while no run is allowed to start, runs must not wake the loop.
             let may_start = self.shared.membership.holds_lease() && self.shared.switches.is_known();
             let lease = may_start.then(|| self.shared.membership.token());
             let wake_at = self.state.next_instant(lease).min(self.next_round_at);

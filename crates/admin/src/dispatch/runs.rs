@@ -249,7 +249,7 @@ impl OpenRuns {
     }
 
     /// Returns all broadcasts whose shards are unconfirmed, which the caller stores again. From now on, these broadcasts count as expanding.
-    pub(crate) fn expand_again(&mut self) -> Vec<(Run, Vec<Run>)> {
+    pub(crate) fn take_unconfirmed(&mut self) -> Vec<(Run, Vec<Run>)> {
         let mut roots_to_expand = Vec::new();
         for root in std::mem::take(&mut self.unconfirmed_runs) {
             let Some(open_run) = self.get_mut(root) else { continue };

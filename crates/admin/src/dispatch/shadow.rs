@@ -56,8 +56,8 @@ fn eligible_executor_names(d: &Decision<'_>, ready: &ReadyRun) -> Option<String>
 
 /// Lets the job's router choose. Returns the run, with the trace of the choice, and the name of the chosen executor.
 fn choose_executor(d: &mut Decision<'_>, ready: ReadyRun) -> (ReadyRun, Option<String>) {
-    let tried_since = Some(ready.tried_at.unwrap_or(d.now));
-    let mut probe = Probe::new(ReadyRun { tried_at: tried_since, ..ready }, d.now);
+    let tried_since = Some(ready.first_routed_at.unwrap_or(d.now));
+    let mut probe = Probe::new(ReadyRun { first_routed_at: tried_since, ..ready }, d.now);
     let (executor, trace) = match routing::choose(d, &probe, true) {
         RouteDecision::Executor(_, name, trace) => (Some(name), trace),
         RouteDecision::Wait(_) | RouteDecision::NoExecutor => (None, routing::trace_without_executor(d, &probe.ready)),

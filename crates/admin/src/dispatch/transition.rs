@@ -208,7 +208,7 @@ fn on_step_refused(d: &mut Decision<'_>, step: Step) {
 
 /// Forgets every run that no executor has: its row is durable, and the next lease holder finds it.
 fn drop_unsent(d: &mut Decision<'_>) {
-    outbox::drop_placed(d);
+    outbox::drop_unsent_placed(d);
     d.effects.push(Effect::ForgetAwaiting);
     let state = &mut *d.state;
     (state.parked, state.probes) = (ParkedRuns::default(), Probes::default());

@@ -19,7 +19,7 @@ use super::groups::busy_with_groups;
 use super::queue::limits::wait_detail;
 use super::queue::noted::StoredWait;
 use super::ready::{ReadyRun, end_of_unsent, waited_ms};
-use super::recovery::unanswered::{DESCRIBED_COUNT_MAX, answer_wait};
+use super::recovery::unanswered::{UNANSWERED_WAITS_MAX, answer_wait};
 use super::starts::unstarted_wait;
 use super::step::Step;
 use super::{ends, switches};
@@ -214,7 +214,7 @@ fn waiting_runs<'d>(
         let is_connected = d.state.executors.get(active.executor).is_some();
         Some((&active.ready, Wait::Begin(Box::new(unstarted_wait(active, is_connected, now)?))))
     });
-    let waits_in_hand = unanswered_waits.take(DESCRIBED_COUNT_MAX).chain(begin_waits.take(count));
+    let waits_in_hand = unanswered_waits.take(UNANSWERED_WAITS_MAX).chain(begin_waits.take(count));
     let all_waits = queued_waits.chain(limited_waits).chain(parked_waits).chain(waits_in_hand);
     all_waits.filter(|(ready, _)| is_chosen(ready)).collect()
 }

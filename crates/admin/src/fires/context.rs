@@ -102,7 +102,7 @@ impl ContextReader<'_> {
         executor_of_run: Option<Option<ExecutorId>>,
     ) -> Result<(), StoreError> {
         let states = self.executor_states(app).await?;
-        context.has_taker = states.values().any(|(state, _)| *state == Availability::Taking);
+        context.has_available_executor = states.values().any(|(state, _)| *state == Availability::Taking);
         let lost_after = self.0.lost_after();
         let mut unavailable_executors: Vec<ExecutorState> = Vec::new();
         // If one executor of a name takes work, the others of that name are earlier incarnations: they are not listed.

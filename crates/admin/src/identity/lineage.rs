@@ -23,13 +23,13 @@ pub async fn ancestors(store: &dyn Store, token: TokenId) -> Result<Vec<TokenRec
     Ok(chain)
 }
 
-/// The line of a token that `maker` creates; `None` if the new token begins a line. A line is a token with all its descendants; the number of
+/// The line of a token that `minter` creates; `None` if the new token begins a line. A line is a token with all its descendants; the number of
 /// valid tokens in it is limited. A token with all rights could also create accounts, whose tokens are counted separately, so each token that
 /// it creates begins a line.
 #[must_use]
-pub fn line_of_child(maker: &TokenRecord) -> Option<TokenId> {
-    let has_all_rights = maker.owner.is_none() && maker.grants.contains(&Grant::everywhere(Role::Admin));
-    (!has_all_rights).then_some(maker.line)
+pub fn line_of_child(minter: &TokenRecord) -> Option<TokenId> {
+    let has_all_rights = minter.owner.is_none() && minter.grants.contains(&Grant::everywhere(Role::Admin));
+    (!has_all_rights).then_some(minter.line)
 }
 
 /// The parent of a token's replacement.

@@ -156,11 +156,11 @@ impl ParamsSchema {
         place: &str,
         context: &[Vec<ValidationError<'static>>],
     ) -> Vec<FieldError> {
-        let is_other_type = |branch: &&Vec<ValidationError<'static>>| {
+        let is_null_branch = |branch: &&Vec<ValidationError<'static>>| {
             let is_null = |kind: &Kind| matches!(kind, Kind::Type { kind: TypeKind::Single(JsonType::Null) });
             matches!(branch.as_slice(), [only] if is_null(only.kind()) && only.instance_path() == error.instance_path())
         };
-        let candidate_branches: Vec<_> = context.iter().filter(|branch| !is_other_type(branch)).collect();
+        let candidate_branches: Vec<_> = context.iter().filter(|branch| !is_null_branch(branch)).collect();
         if let [only] = candidate_branches.as_slice() {
             return only.iter().flat_map(|error| self.field_errors(error)).collect();
         }

@@ -116,7 +116,7 @@ impl<'a> JobFacts<'a> {
             let newest_ends = self.ends_by_job.get(&id).unwrap_or(&empty_ends);
             let newest_runs = with_older(&newest_ends.runs, &events);
             let state = match judge_runs(&rule.spec.condition, &newest_runs, &runs) {
-                ConditionState::Clear if !newest_ends.show_end(&rule.spec.condition) => ConditionState::Unknown,
+                ConditionState::Clear if !newest_ends.suffice_to_clear(&rule.spec.condition) => ConditionState::Unknown,
                 // The runs that showed the condition were removed, which does not count as a recovery.
                 ConditionState::Clear if !newest_ends.has_end(&rule.spec.condition) => ConditionState::Unwatched,
                 state => state,
@@ -209,7 +209,7 @@ pub(super) struct NewestEnds {
 impl NewestEnds {
     /// Whether these runs suffice to conclude that a condition does not hold. Waiting runs may fill the page that was read, so that older
     /// runs with a verdict are missing.
-    fn show_end(&self, condition: &Condition) -> bool {
+    fn suffice_to_clear(&self, condition: &Condition) -> bool {
         !self.has_older || self.has_end(condition)
     }
 

@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 use rondel_core::JobId;
 use rondel_core::maintenance::SKIPPED_AHEAD_MAX;
 use rondel_core::misfire::MissedSpan;
-use rondel_core::plan::{LookAhead, Plan, PlannedFire, spans_without};
+use rondel_core::plan::{LookAhead, Plan, PlannedFire, spans_without_rows};
 use rondel_core::{Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::ledger::{ClaimJob, DueJob};
@@ -67,7 +67,7 @@ impl<'d> PlannedJob<'d> {
         self.plan.fires.retain(|fire| stored.iter().all(|(first, _)| *first != fire.fire_at));
         let (job, anchor) = (&self.definition.job, self.definition.anchor);
         let spans =
-            |(span, reason)| spans_without(job, anchor, span, stored).into_iter().map(move |span| (span, reason));
+            |(span, reason)| spans_without_rows(job, anchor, span, stored).into_iter().map(move |span| (span, reason));
         self.skipped_spans = std::mem::take(&mut self.skipped_spans).into_iter().flat_map(spans).collect();
     }
 }

@@ -353,13 +353,13 @@ impl ScanLoop {
             let Some(definition) = definitions.get(&(due_job.job, due_job.version)) else { continue };
             // A fire of a dense instant may be beyond the look-ahead. It is claimed without the fires after it.
             let look_ahead = LookAhead { end: look_ahead.end.max(due_job.next_fire_at), ..look_ahead };
-            let closed_spans = match mutant::on(Mutant::WindowsUnheeded) {
+            let windows_of_job = match mutant::on(Mutant::WindowsUnheeded) {
                 true => Vec::new(),
                 false => windows.of(definition.namespace, definition.app, now),
             };
             let cursor = Cursor { next_fire_at: due_job.next_fire_at, held_from: due_job.held_from };
             let job = (definition.id, definition.anchor);
-            let plan = plan_within(&definition.job, job, cursor, look_ahead, &closed_spans);
+            let plan = plan_within(&definition.job, job, cursor, look_ahead, &windows_of_job);
             plans.push(PlannedJob::new(due_job, definition, plan, look_ahead));
         }
         leave_out_stored(self.shared.store.as_ref(), &mut plans, self.shared.config.claim_runs).await?;

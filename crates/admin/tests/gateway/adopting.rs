@@ -23,7 +23,7 @@ struct LostAdoptionStore {
     inner: Arc<MemStore>,
     is_lost: AtomicBool,
     /// Set once the planned failure of a roll call's read has happened, and from the start if none is planned.
-    has_failed: AtomicBool,
+    is_failure_done: AtomicBool,
     /// Whether that read has begun.
     is_reading: AtomicBool,
     /// Whether that read may fail now; until then it waits.
@@ -35,7 +35,7 @@ impl LostAdoptionStore {
         Self {
             inner: Arc::clone(inner),
             is_lost: AtomicBool::new(false),
-            has_failed: AtomicBool::new(!fails_roll_call),
+            is_failure_done: AtomicBool::new(!fails_roll_call),
             is_reading: AtomicBool::new(false),
             may_fail: AtomicBool::new(false),
         }
@@ -46,10 +46,10 @@ impl LostAdoptionStore {
     }
 
     async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
-        if name == "sessions_that_may_have_carried" && !self.has_failed.load(Ordering::SeqCst) {
+        if name == "sessions_that_may_have_carried" && !self.is_failure_done.load(Ordering::SeqCst) {
             self.is_reading.store(true, Ordering::SeqCst);
             wait_until_set(&self.may_fail).await;
-            self.has_failed.store(true, Ordering::SeqCst);
+            self.is_failure_done.store(true, Ordering::SeqCst);
             return Err(StoreError::no_answer(name));
         }
         let done = effect.await;
@@ -133,7 +133,7 @@ async fn a_retry_keeps_its_turn_though_its_roll_call_came_too_late() {
     lost.may_fail.store(true, Ordering::SeqCst);
     request(&world, &job).await;
     assert!(timeout(LIMIT, wait_for_later_run(&world, run_id)).await.is_ok(), "the later run does not wait");
-    assert!(lost.has_failed.load(Ordering::SeqCst));
+    assert!(lost.is_failure_done.load(Ordering::SeqCst));
     world.die().await;
 }
 

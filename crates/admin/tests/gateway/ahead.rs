@@ -88,7 +88,7 @@ async fn stop_ahead_of_an_instant() -> Option<bool> {
     }
     let nodes = world.store.nodes().await.unwrap();
     let sessions = world.store.sessions(Timestamp::EPOCH).await.unwrap();
-    let is_late = nodes.iter().all(|node| node.lease_until >= due_at)
+    let ends_late_enough = nodes.iter().all(|node| node.lease_until >= due_at)
         && sessions.iter().all(|session| session.ended_at.is_none_or(|ended_at| ended_at >= due_at));
-    Some(is_late)
+    Some(ends_late_enough)
 }

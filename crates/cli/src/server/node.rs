@@ -123,7 +123,7 @@ impl Node {
             return Ok(());
         };
         let principal = principal_of(store, token_record, now).await?;
-        if principal.is_none_or(|token_principal| !token_principal.rights.cover(&Grant::everywhere(Role::Admin))) {
+        if principal.is_none_or(|token_principal| !token_principal.rights.covers(&Grant::everywhere(Role::Admin))) {
             tracing::warn!(
                 path = %file.display(),
                 "the token in this file has ended or lacks rights; a start without the file makes a new one"

@@ -21,13 +21,13 @@ fn by(expect: &serde_json::Value) -> Expectations {
     expected(&json!({"success_by": expect}), &json!(null))
 }
 
-fn known(newest: Option<&str>) -> SuccessFacts {
+fn success_facts(newest: Option<&str>) -> SuccessFacts {
     SuccessFacts { newest: newest.map(instant), created_at: instant("2026-01-01T00:00:00Z") }
 }
 
 #[track_caller]
 fn check_next(expected: &Expectations, kind: ExpectKind, newest: Option<&str>, now: &str, next: &str) {
-    let found = expected.next_check_at(kind, known(newest), instant(now));
+    let found = expected.next_check_at(kind, success_facts(newest), instant(now));
     assert_eq!(found.map(|at| at.to_string()).as_deref(), Some(next), "{newest:?} at {now}");
 }
 
@@ -69,7 +69,7 @@ fn a_success_moves_the_look_to_the_first_deadline_that_it_does_not_count_for() {
 fn a_deadline_that_passed_without_a_success_is_missed() {
     let berlin = by(&json!({"time": "06:00", "zone": "Europe/Berlin"}));
     let check = |newest, look_at: &str, now: &str| {
-        berlin.judge(ExpectKind::SuccessBy, known(newest), (instant(look_at), instant(now)), |_| true)
+        berlin.judge(ExpectKind::SuccessBy, success_facts(newest), (instant(look_at), instant(now)), |_| true)
     };
     let missed = |at: &str| ConditionState::Holds { since: instant(at), new_count: 1 };
     let six = "2026-01-05T05:00:00Z";
@@ -87,7 +87,7 @@ fn a_deadline_that_passed_without_a_success_is_missed() {
     let never = |_| false;
     let now = instant(six);
     assert_eq!(
-        berlin.judge(ExpectKind::SuccessBy, known(None), (now, now), never),
+        berlin.judge(ExpectKind::SuccessBy, success_facts(None), (now, now), never),
         ConditionState::Clear,
         "its calendar"
     );
@@ -103,7 +103,7 @@ fn a_job_is_expected_to_succeed_so_often() {
     check_next(&often, kind, None, "2026-01-05T05:00:00Z", "2026-01-06T07:00:00Z");
     let check = |newest, now: &str| {
         let now = instant(now);
-        often.judge(kind, known(newest), (now, now), |_| true)
+        often.judge(kind, success_facts(newest), (now, now), |_| true)
     };
     assert_eq!(check(Some("2026-01-05T04:00:00Z"), "2026-01-06T05:59:59Z"), ConditionState::Clear);
     let since = instant("2026-01-06T06:00:00Z");
@@ -121,7 +121,7 @@ fn a_success_postpones_a_check_that_it_counts_for_and_that_is_not_due() {
     let six = by(&json!({"time": "06:00"}));
     let (today, tomorrow) = ("2026-01-05T06:00:00Z", Some("2026-01-06T06:00:00Z"));
     let check = |expected: &Expectations, kind, newest, (look_at, now): (&str, &str), next: Option<&str>| {
-        let found = expected.postponed_check_at(kind, known(Some(newest)), (instant(look_at), instant(now)));
+        let found = expected.postponed_check_at(kind, success_facts(Some(newest)), (instant(look_at), instant(now)));
         assert_eq!(found, next.map(instant), "{newest} at {now}");
     };
     let deadline = |newest, now, next| check(&six, ExpectKind::SuccessBy, newest, (today, now), next);

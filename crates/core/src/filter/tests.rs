@@ -101,7 +101,7 @@ fn patterns_match_names() {
     ] {
         assert_eq!(Pattern(pattern.to_owned()).matches(name), matches, "{pattern} {name}");
     }
-    assert_eq!(Pattern("a*bcd*e".to_owned()).part(), "bcd");
+    assert_eq!(Pattern("a*bcd*e".to_owned()).longest_part(), "bcd");
 }
 
 #[test]

@@ -27,7 +27,7 @@ impl Pattern {
 
     /// The longest part of the pattern without a `*`. Every matching name contains it.
     #[must_use]
-    pub fn part(&self) -> &str {
+    pub fn longest_part(&self) -> &str {
         self.0.split('*').max_by_key(|part| part.len()).unwrap_or_default()
     }
 

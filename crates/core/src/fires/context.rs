@@ -29,7 +29,7 @@ pub struct AnswerContext {
     /// Executors of the app that take no runs now; for a run that is running, only its own executor.
     pub executors: Vec<ExecutorState>,
     /// Whether an executor of the app is online and takes runs.
-    pub has_taker: bool,
+    pub has_available_executor: bool,
     /// The earlier run of the same job that the run waits for.
     pub ahead: Option<OtherRun>,
     /// The key of the limit that the run, or the run ahead of it, waits for.
@@ -104,7 +104,7 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
         if self.context.lease_ended.is_some() {
             return Some(bilingual("for a server with a lease", "持有租约的服务器"));
         }
-        let is_executor = !self.context.has_taker && !self.context.executors.is_empty();
+        let is_executor = !self.context.has_available_executor && !self.context.executors.is_empty();
         is_executor.then(|| bilingual("for an executor", "执行器"))
     }
 

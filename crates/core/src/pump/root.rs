@@ -95,7 +95,7 @@ pub fn next_step(
     now: Timestamp,
 ) -> RootStep {
     match newest_root {
-        Some(root) if !root.status.is_terminal() => end_of(job, pump, state.version, root, is_dry, now),
+        Some(root) if !root.status.is_terminal() => decide_end(job, pump, state.version, root, is_dry, now),
         newest_root if job.enabled && !state.is_in_maintenance => begin_root(job, pump, state, newest_root, now),
         _ => RootStep::Stay,
     }
@@ -114,7 +114,7 @@ pub fn trigger_of_continued(pump: &Pump, roots: &[Root], now: Timestamp) -> Opti
     roots.first().and_then(|root| root.continued_trigger())
 }
 
-fn end_of(job: &Job, pump: &Pump, version: i64, root: Root, is_dry: bool, now: Timestamp) -> RootStep {
+fn decide_end(job: &Job, pump: &Pump, version: i64, root: Root, is_dry: bool, now: Timestamp) -> RootStep {
     let reason = if root.is_asked_to_end {
         None
     } else if !job.enabled && root.is_by_schedule() {

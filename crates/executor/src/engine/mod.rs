@@ -161,9 +161,9 @@ impl Engine {
         }
         let mut table = self.table();
         let startable_runs = table.finish(run.key(), result, now());
-        let is_answered = !table.outbox.is_unacked(run.key());
+        let is_acked = !table.outbox.is_unacked(run.key());
         drop(table);
-        if is_answered {
+        if is_acked {
             self.setup.pump_reports.forget(run.key());
         }
         startable_runs

@@ -359,7 +359,7 @@ impl RunContext {
     }
 
     /// Whether the sweep reports the verdict of a run whose handler cannot be aborted. A test run has no sweep.
-    pub(crate) fn is_swept(&self) -> bool {
+    pub(crate) fn has_sweep(&self) -> bool {
         self.inner.setup.shipping.is_some()
     }
 

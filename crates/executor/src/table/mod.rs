@@ -200,9 +200,9 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         let log = run.log();
         log.close();
         let unacked_log = log.has_chunks().then(|| Arc::clone(log));
-        let journal_push = self.journal_queue.as_mut().map(|results| results.push(result.clone()));
+        let queued_for_journal = self.journal_queue.as_mut().map(|results| results.push(result.clone()));
         self.outbox.add(run.key(), result, unacked_log, run.link_id());
-        if journal_push.is_none() {
+        if queued_for_journal.is_none() {
             self.outbox.deliver(run.key(), now);
         }
     }

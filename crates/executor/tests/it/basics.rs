@@ -97,21 +97,21 @@ async fn a_repeated_trigger_is_answered_and_not_run() {
     server.trigger_all(vec![trigger(1, "wait"), trigger(1, "wait")]).await;
     server.trigger(trigger(1, "wait")).await;
     // The run has not ended, so a repeated trigger is accepted again.
-    server.replies_count(1, Kind::Accepted, 3).await;
+    server.wait_for_replies(1, Kind::Accepted, 3).await;
     go.notify_one();
-    server.results_count(1, 1).await;
+    server.wait_for_results(1, 1).await;
     // The run has finished: a repeated trigger is answered by the result, both before and after the acknowledgement.
     server.trigger(trigger(1, "wait")).await;
-    server.results_count(1, 2).await;
+    server.wait_for_results(1, 2).await;
     server.set_acks(true);
-    server.results_count(1, 3).await;
+    server.wait_for_results(1, 3).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     let before = server.count_results(1);
     server.trigger(trigger(1, "wait")).await;
-    server.results_count(1, before + 1).await;
+    server.wait_for_results(1, before + 1).await;
     // Another attempt of the same run is new work.
     server.trigger(Trigger { attempt: 2, ..trigger(1, "wait") }).await;
-    server.replies_count(1, Kind::Accepted, 4).await;
+    server.wait_for_replies(1, Kind::Accepted, 4).await;
     go.notify_one();
     executor.stop().await;
     assert_eq!(calls.load(Ordering::SeqCst), 2);
@@ -172,7 +172,7 @@ async fn a_fence_of_any_node_is_answered_with_everything() {
     assert_eq!((answer.node_id, answer.node_epoch, answer.held.len()), (NODE + 1, 8, 0));
     assert_eq!(answer.finished.iter().map(|one| one.run_id).collect::<Vec<_>>(), [1]);
     // The result follows on this stream, and triggers of this server's own lease are still accepted.
-    server.results_count(1, 2).await;
+    server.wait_for_results(1, 2).await;
     server.trigger(Trigger { params: "4".to_owned(), ..trigger(2, "double") }).await;
     assert_eq!(server.result(2).await.result, "8");
     server.set_acks(true);

@@ -28,7 +28,7 @@ async fn an_unanswered_result_is_sent_again() {
     server.set_acks(false);
     let executor = RunningExecutor::start(builder(&server).handler("quick", quick_one));
     server.trigger(trigger(1, "quick")).await;
-    server.results_count(1, 3).await;
+    server.wait_for_results(1, 3).await;
     server.set_acks(true);
     executor.stop().await;
 }

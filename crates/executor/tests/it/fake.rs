@@ -44,7 +44,7 @@ struct State {
     /// Whether results and logs are acknowledged.
     acks: bool,
     /// Whether heartbeats are answered.
-    answers: bool,
+    replies_to_heartbeats: bool,
     refuse: Option<Status>,
     welcome: Welcome,
     authorizations: Vec<String>,
@@ -59,7 +59,7 @@ impl Default for State {
         Self {
             node_id: NODE,
             acks: true,
-            answers: true,
+            replies_to_heartbeats: true,
             refuse: None,
             welcome: Welcome {
                 heartbeat_ms: 100,
@@ -108,8 +108,8 @@ impl FakeServer {
         self.state(|state| state.acks = acks);
     }
 
-    pub(crate) fn set_answers(&self, answers: bool) {
-        self.state(|state| state.answers = answers);
+    pub(crate) fn set_heartbeat_replies(&self, replies_to_heartbeats: bool) {
+        self.state(|state| state.replies_to_heartbeats = replies_to_heartbeats);
     }
 
     pub(crate) fn refuse(&self, refuse: Option<Status>) {
@@ -195,7 +195,7 @@ impl FakeServer {
         .await
     }
 
-    pub(crate) async fn results_count(&self, run_id: i64, count: usize) {
+    pub(crate) async fn wait_for_results(&self, run_id: i64, count: usize) {
         self.wait(|state| (count_results(&state.seen, run_id) >= count).then_some(())).await;
     }
 
@@ -213,7 +213,7 @@ impl FakeServer {
         .await
     }
 
-    pub(crate) async fn replies_count(&self, run_id: i64, kind: Kind, count: usize) {
+    pub(crate) async fn wait_for_replies(&self, run_id: i64, kind: Kind, count: usize) {
         let is_it = |reply: &&Reply| reply.run_id == run_id && reply.kind() == kind;
         let replies = |body: &Body| match body {
             Body::Replies(replies) => replies.replies.iter().filter(is_it).count(),
@@ -259,7 +259,7 @@ impl Gateway for Service {
         let (outbound, receiver) = mpsc::channel(64);
         self.0.admit(hello, authorization, &outbound)?;
         let shared = Arc::clone(&self.0);
-        let listen = async_stream(inbound, shared, outbound.downgrade());
+        let listen = receive_messages(inbound, shared, outbound.downgrade());
         drop(outbound);
         // The two directions end together, because polling the outgoing stream also polls the incoming one.
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver).merge(listen))))
@@ -267,7 +267,7 @@ impl Gateway for Service {
 }
 
 /// Receives the messages of the executor, and sends only answers. It is a stream without items.
-fn async_stream(
+fn receive_messages(
     mut inbound: Streaming<ExecutorMessage>,
     shared: Arc<Shared>,
     outbound: mpsc::WeakSender<Result<ServerMessage, Status>>,
@@ -336,7 +336,7 @@ impl State {
             kind: AckKind::Stored.into(),
         };
         match body {
-            Body::Heartbeat(beat) if self.answers => {
+            Body::Heartbeat(beat) if self.replies_to_heartbeats => {
                 let now_at_ms = self.welcome.now_at_ms;
                 vec![message(ToExecutor::HeartbeatReply(HeartbeatReply { sequence: beat.sequence, now_at_ms }))]
             }

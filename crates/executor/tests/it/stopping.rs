@@ -153,7 +153,7 @@ async fn a_drain_hands_waiting_runs_of_a_fenced_lease_back_by_their_results() {
     let handed_back = server.result(2).await;
     assert_eq!((handed_back.status(), handed_back.started_at_ms), (End::Failed, 0));
     assert!(handed_back.shutting_down && handed_back.message == "stopped: the executor is shutting down");
-    server.results_count(2, 2).await;
+    server.wait_for_results(2, 2).await;
     server.set_acks(true);
     go.notify_one();
     executor.stop().await;
@@ -201,7 +201,7 @@ async fn without_any_answer_serial_runs_stop_and_others_continue() {
     let once = Trigger { at_most_once: true, ..trigger(2, "unresponsive") };
     server.trigger_all(vec![serial, once, trigger(3, "unresponsive")]).await;
     server.reply(3, Kind::Accepted).await;
-    server.set_answers(false);
+    server.set_heartbeat_replies(false);
     for run_id in [1, 2] {
         let result = server.result(run_id).await;
         assert_eq!((result.status(), result.retryable), (End::Failed, true));
@@ -228,7 +228,7 @@ async fn a_run_continues_without_any_answer_as_long_as_its_job_allows() {
     server.reply(4, Kind::Accepted).await;
     // Acknowledgements count as answers, so the server sends none. After a second, the executor opens a new stream,
     // whose welcome ends the silence.
-    server.set_answers(false);
+    server.set_heartbeat_replies(false);
     server.set_acks(false);
     for run_id in [1, 4] {
         let result = server.result(run_id).await;
@@ -263,7 +263,7 @@ async fn a_run_that_waits_for_a_slot_does_not_begin_after_too_long_a_silence() {
     let executor = RunningExecutor::start(builder.timing(timing));
     server.trigger_all(vec![trigger(1, "busy"), Trigger { serial: true, ..trigger(2, "waiting") }]).await;
     server.reply(2, Kind::Accepted).await;
-    server.set_answers(false);
+    server.set_heartbeat_replies(false);
     tokio::time::sleep(silence * 2).await;
     through.notify_one();
     let result = server.result(2).await;
@@ -299,7 +299,7 @@ async fn a_success_of_a_handler_that_has_not_read_the_stop_counts() {
     server.trigger_all(vec![once(1, "unaware"), once(2, "aware")]).await;
     server.reply(1, Kind::Started).await;
     server.reply(2, Kind::Started).await;
-    server.set_answers(false);
+    server.set_heartbeat_replies(false);
     reached.notified().await;
     through.notify_one();
     let (unaware, aware) = (server.result(1).await, server.result(2).await);

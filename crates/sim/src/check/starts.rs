@@ -250,7 +250,7 @@ fn server_available_at(truth: &Truth, start: &Start, run: &Run) -> Timestamp {
     let available_at =
         truth.server_outages.iter().filter(delayed_start).map(|(_, until)| *until).max().unwrap_or(start.due_at);
     let keys = [Some((start.run, start.attempt)), run.parent.map(|parent| (parent, 1))];
-    let reads = keys.into_iter().flatten().filter_map(|key| truth.reads.get(&key)).flatten();
+    let reads = keys.into_iter().flatten().filter_map(|key| truth.row_reads.get(&key)).flatten();
     reads
         .filter(|read_at| **read_at <= start.began_at)
         .fold(available_at, |available_at, read_at| available_at.max(*read_at))

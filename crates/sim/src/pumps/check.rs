@@ -15,7 +15,7 @@ use crate::world::elapsed_ms;
 const LISTED_MAX: usize = 5;
 /// During a pause of this length, an executor may have been given up.
 const LONG_STOP_MS: u64 = 2_000;
-const MOMENT: Duration = Duration::from_millis(1);
+const PLANNED_TOLERANCE: Duration = Duration::from_millis(1);
 /// The longest time between a server's check of the root runs and the beginning of a new root run, with a slow
 /// database.
 const RESTART_MAX: Duration = Duration::from_secs(2);
@@ -183,7 +183,7 @@ fn unexpected_root_starts(facts: &Facts) -> Vec<String> {
             let Some(previous_root) = roots[..index].last() else { continue };
             let may_follow =
                 |earlier_root: &Run| was_interrupted(earlier_root) || root.job_version > earlier_root.job_version;
-            let range = (root.fire_at - MOMENT, root.fire_at + MOMENT);
+            let range = (root.fire_at - PLANNED_TOLERANCE, root.fire_at + PLANNED_TOLERANCE);
             let is_planned =
                 compiled.timetable.fires(record.anchor, range.0, range.1).any(|fire| fire.at == root.fire_at);
             let is_follow_up =

@@ -142,8 +142,8 @@ pub async fn lists_keep_to_the_apps_that_may_be_seen(store: &dyn Store) {
     {
         assert_eq!((of_job(within.clone(), &[]).await, of_job(within, failed).await), (all, 0));
     }
-    let over = RunQuery { statuses: vec![RunStatus::Failed], ..query(Some(vec![own.app])) };
-    assert_eq!(store.list_runs(DEFAULT, &over).await.unwrap(), []);
+    let failed_query = RunQuery { statuses: vec![RunStatus::Failed], ..query(Some(vec![own.app])) };
+    assert_eq!(store.list_runs(DEFAULT, &failed_query).await.unwrap(), []);
 }
 
 /// Accounts are read by id, by name and in pages.

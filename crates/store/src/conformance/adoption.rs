@@ -307,8 +307,8 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     let other = join(store).await;
     let row = super::pending_run(store, sleeper).await;
     // This run ends before the adoption, so its job has no open run and keeps its home.
-    let over = super::pending_run(store, sleeper).await;
-    finish_all(store, &[finish(&over, Outcome::Succeeded)]).await;
+    let ended_run = super::pending_run(store, sleeper).await;
+    finish_all(store, &[finish(&ended_run, Outcome::Succeeded)]).await;
     store.release(sleeper, Timestamp::EPOCH).await.unwrap();
     assert!(store.renew(sleeper, LEASE).await.unwrap().is_some(), "it is not fenced");
     store.release(sleeper, Timestamp::EPOCH).await.unwrap();
@@ -318,7 +318,7 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     assert_eq!(super::orphans::adopt_all(store, other, &[sleeper.node]).await.1, []);
 
     // A run is inserted for the dead epoch after the adoption. The next search for orphans finds it.
-    let late = Run { id: rondel_core::RunId::new(super::next_id()), cause: 7, ..over.clone() };
+    let late = Run { id: rondel_core::RunId::new(super::next_id()), cause: 7, ..ended_run.clone() };
     let late = store.request_run(other, late).await.unwrap();
     assert_eq!((late.node, late.node_epoch), (sleeper.node, sleeper.epoch));
     let back = join_after_wait(store, &request).await;

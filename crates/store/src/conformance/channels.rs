@@ -329,10 +329,10 @@ async fn messages_of_an_open_incident_are_kept(store: &dyn Store, channel: &Chan
         store.incident_messages(open.incident.id, 10).await.unwrap().len()
     };
     assert_eq!(kept().await, 1);
-    let mut over = open.clone();
-    (over.incident.state, over.incident.resolved_at, over.incident.check_at) =
+    let mut resolved = open.clone();
+    (resolved.incident.state, resolved.incident.resolved_at, resolved.incident.check_at) =
         (IncidentState::Resolved, Some(now), None);
     let version = alerts::alert_version(store, rule.namespace).await;
-    assert!(alerts::write(store, &rule, version, std::slice::from_ref(&over)).await);
+    assert!(alerts::write(store, &rule, version, std::slice::from_ref(&resolved)).await);
     assert_eq!(kept().await, 0);
 }

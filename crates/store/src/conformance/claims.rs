@@ -188,7 +188,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     store.release(winner, Timestamp::EPOCH).await.unwrap();
     assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), ClaimResult::default(), "it may renew its lease");
     let fenced = store.orphaned_jobs(other, &[winner.node.into()], 0).await.unwrap();
-    assert_eq!((fenced.jobs, fenced.fenced), (vec![], vec![winner.node]), "its epoch is over now");
+    assert_eq!((fenced.jobs, fenced.fenced), (vec![], vec![winner.node]), "its epoch has ended");
     assert_eq!(
         store.claim(other, &[again(now)]).await.unwrap(),
         ClaimResult::default(),

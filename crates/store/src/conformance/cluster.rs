@@ -61,7 +61,7 @@ pub async fn a_lease_is_held_by_one(store: &dyn Store) {
     assert!(matches!(store.join(&again(other)).await.unwrap(), Join::Living { .. }), "it is another's");
     let (next, other) = expect_joined(store.join(&again(first)).await.unwrap());
     assert_eq!(next, LeaseToken { epoch: 2, ..first });
-    assert_ne!(other, ordinal, "what was made with that one may be later than the clock is now");
+    assert_ne!(other, ordinal, "ids that were made with the old ordinal may be ahead of the clock");
     assert_eq!(store.renew(first, LEASE * 4).await.unwrap(), None);
     let first = next;
 

@@ -207,7 +207,7 @@ pub async fn a_series_of_tokens_outlives_its_first_ones(store: &dyn Store) {
     assert!(store.add_token(&child).await.unwrap());
     let next = successor(&line[3], now);
     assert!(store.rotate_token(line[3].id, now, &next).await.unwrap());
-    assert_eq!(token_row(store, &child).await.minted_by, Some(next.id), "what it made goes over");
+    assert_eq!(token_row(store, &child).await.minted_by, Some(next.id), "its successor takes over what it created");
     store.forget_tokens(now + Duration::from_secs(1), 500).await.unwrap();
     assert_eq!(store.token(&line[0].hash).await.unwrap(), None, "forgotten");
     let after = successor(&next, now);

@@ -147,7 +147,7 @@ pub async fn a_search_looks_at_a_bounded_number_of_rows(store: &dyn Store) {
         let page = store.search_runs(first.namespace, &search).await.unwrap();
         count += page.runs.len();
         rounds += 1;
-        assert!(rounds < 1000, "it goes on and on");
+        assert!(rounds < 1000, "the search does not end");
         let Some(id) = page.stopped_at else { break };
         assert!(page.runs.iter().all(|run| run.id >= id));
         search.from = Some(RunPlace { value: 0, id });
@@ -161,7 +161,7 @@ pub async fn a_search_looks_at_a_bounded_number_of_rows(store: &dyn Store) {
         let page = store.search_runs(first.namespace, &in_one_job).await.unwrap();
         count += page.runs.len();
         rounds += 1;
-        assert!(rounds < 1000, "it goes on and on");
+        assert!(rounds < 1000, "the search does not end");
         let Some(id) = page.stopped_at else { break };
         let stopped_at = rows.iter().find(|run| run.id == id).unwrap();
         assert!(page.runs.iter().all(|run| run.fire_at >= stopped_at.fire_at));
@@ -182,7 +182,7 @@ pub async fn a_search_looks_at_a_bounded_number_of_rows(store: &dyn Store) {
         let page = store.search_runs(first.namespace, &search).await.unwrap();
         count += page.runs.len();
         rounds += 1;
-        assert!(rounds < 1000, "it goes on and on");
+        assert!(rounds < 1000, "the search does not end");
         let Some(id) = page.stopped_at else { break };
         assert!(page.runs.iter().all(|run| run.id <= id));
         search.from = Some(RunPlace { value: 0, id });

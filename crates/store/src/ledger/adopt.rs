@@ -96,7 +96,7 @@ pub struct Adoption {
 /// app had a stream when it was due.
 fn may_have_been_sent(run: &Run, ended_at: Timestamp, last_sessions: &LastSessions) -> bool {
     // A shard of a broadcast names the executor that it is meant for, and is sent without a mark.
-    let is_unsent = run.is_noted_to_wait() && run.marked_at.is_none() && run.executor.is_none();
+    let is_unsent = run.has_recorded_wait() && run.marked_at.is_none() && run.executor.is_none();
     let has_stream = run.marked_at.is_some() || last_sessions.may_have_carried(run.app, run.due_at);
     run.status == RunStatus::Pending && !run.is_root() && run.due_at <= ended_at && !is_unsent && has_stream
 }

@@ -444,7 +444,7 @@ impl State {
             app_name: record.spec.app.clone(),
             labels: record.spec.labels.clone(),
             created_at: record.created_at,
-            succeeded_at: self.pulses.get(&record.id).and_then(|pulse| pulse.succeeded_at),
+            succeeded_at: self.newest_outcomes.get(&record.id).and_then(|pulse| pulse.succeeded_at),
             expect: record.spec.expectations(),
         }
     }

@@ -156,7 +156,7 @@ struct State {
     stat_cursor: Option<RunId>,
     points: BTreeMap<PointKey, StatPoint>,
     /// How the newest counted runs of each job ended.
-    pulses: BTreeMap<JobId, NewestOutcomes>,
+    newest_outcomes: BTreeMap<JobId, NewestOutcomes>,
     /// The switches of apps that are not active.
     app_switches: BTreeMap<AppId, Switch>,
     /// The switches of executors, by app and name, with the instant of each.

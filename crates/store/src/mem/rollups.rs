@@ -64,7 +64,8 @@ impl Rollups for MemStore {
         limit: u32,
     ) -> Result<Vec<NewestOutcomes>> {
         let state = self.state();
-        let failing_pulses = state.pulses.values().filter(|pulse| pulse.namespace == namespace && pulse.streak > 0);
+        let failing_pulses =
+            state.newest_outcomes.values().filter(|pulse| pulse.namespace == namespace && pulse.streak > 0);
         let mut failing_jobs: Vec<NewestOutcomes> = failing_pulses
             .filter_map(|pulse| {
                 let stored_job = state.jobs.get(&pulse.job).filter(|job| !job.is_deleted)?;
@@ -173,7 +174,7 @@ impl Rollups for MemStore {
             let decides = |run: &&&Run| decides_failing(run.status).is_some() || run.fire_at < since;
             let newest_run = runs.iter().filter(|run| is_not_shard(run)).filter(decides).max_by_key(|run| run.fire_at);
             let is_failing_now = newest_run.and_then(|run| decides_failing(run.status));
-            let was_failing = || state.pulses.get(job).is_some_and(|pulse| pulse.streak > 0);
+            let was_failing = || state.newest_outcomes.get(job).is_some_and(|pulse| pulse.streak > 0);
             Some(JobActivity {
                 job: *job,
                 is_failing: is_failing_now.unwrap_or_else(was_failing),
@@ -235,10 +236,10 @@ impl State {
         }
         for (job, runs) in &gains.pulses {
             let Some((first_run, _)) = runs.first() else { continue };
-            let pulse = self.pulses.entry(*job).or_insert(NewestOutcomes::of(first_run));
+            let pulse = self.newest_outcomes.entry(*job).or_insert(NewestOutcomes::of(first_run));
             runs.iter().for_each(|(run, before)| pulse.note(run, *before));
         }
-        let pulses = &self.pulses;
+        let pulses = &self.newest_outcomes;
         self.dead_letters.retain(|_, (_, job, fire_at)| {
             let succeeded_at = pulses.get(job).and_then(|pulse| pulse.succeeded_at);
             succeeded_at.is_none_or(|succeeded_at| *fire_at >= succeeded_at)

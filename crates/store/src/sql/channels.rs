@@ -270,7 +270,7 @@ impl Tx<'_> {
                     .int(message.namespace.get())
                     .int(message.channel.get())
                     .int(message.incident.get())
-                    .text(kind_word(message.notice.kind))
+                    .text(stored_kind(message.notice.kind))
                     .int(message.number.into())
                     .text(notice)
                     .text("waiting")
@@ -427,7 +427,7 @@ fn delivery_insert(delivery: &Delivery) -> Query {
         .int(delivery.channel.get())
         .int(delivery.message.get())
         .opt_int(delivery.incident.map(IncidentId::get))
-        .text(kind_word(delivery.kind))
+        .text(stored_kind(delivery.kind))
         .int(delivery.try_number.into())
         .at(delivery.at)
         .int(delivery.latency_ms)
@@ -457,7 +457,7 @@ fn delivery(row: &AnyRow) -> Result<Delivery> {
 
 /// The name of a kind in the tables. A report is stored as a digest without an incident, because the CHECK of the channels' tables has no
 /// kind for reports.
-const fn kind_word(kind: NoticeKind) -> &'static str {
+const fn stored_kind(kind: NoticeKind) -> &'static str {
     match kind {
         NoticeKind::Report => NoticeKind::Digest.as_str(),
         other => other.as_str(),

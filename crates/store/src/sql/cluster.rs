@@ -65,7 +65,7 @@ const WRITE_REPORT: Statement = Statement {
     text: "UPDATE node SET is_leaving = ?, claim_strategy = ?, weight = ?, job_count = ?, recent_fires = ?, skew_ms = ?, claims_tried = ?, \
            claims_lost = ?, refused_count = ?, lateness_p99_ms = ?, loops = ? WHERE id = ? AND epoch = ?",
 };
-const READ_NODE_ID: Statement = Statement { name: "read_node_name", text: "SELECT id FROM node WHERE name = ?" };
+const READ_NODE_ID: Statement = Statement { name: "read_node_id", text: "SELECT id FROM node WHERE name = ?" };
 const SET_NODE_SWITCH: Statement =
     Statement { name: "set_node_switch", text: "UPDATE node SET state = ? WHERE id = ?" };
 const READ_APP_ID: Statement = Statement { name: "read_app_id", text: "SELECT id FROM app WHERE id = ?" };

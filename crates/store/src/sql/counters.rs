@@ -87,22 +87,22 @@ impl SqlStore {
     /// The sizes of the main tables. A note replaces everything that cannot be read. On SQLite this reads all pages of these tables.
     pub async fn table_sizes(&self) -> TableSizes {
         let mut notes = Vec::new();
-        let tables = noted(self.read_sizes().await, "the sizes of tables", &mut notes).unwrap_or_default();
+        let tables = value_or_note(self.read_sizes().await, "the sizes of tables", &mut notes).unwrap_or_default();
         TableSizes { tables, notes }
     }
 
     async fn sqlite_counts(&self) -> DatabaseCounts {
         let mut notes = Vec::new();
-        let changed = noted(self.read_changes().await, "the number of changed rows", &mut notes).flatten();
+        let changed = value_or_note(self.read_changes().await, "the number of changed rows", &mut notes).flatten();
         DatabaseCounts { rows: RowCounts { changed, ..RowCounts::default() }, notes, ..DatabaseCounts::default() }
     }
 
     async fn postgres_counts(&self) -> DatabaseCounts {
         self.report_counts().await;
         let mut notes = Vec::new();
-        let log_bytes = noted(self.read_log_position().await, "the bytes of the log", &mut notes).flatten();
-        let log_counts = noted(self.read_log_counts().await, "the records of the log", &mut notes).flatten();
-        let tables = noted(self.read_table_counts().await, "the rows of tables", &mut notes);
+        let log_bytes = value_or_note(self.read_log_position().await, "the bytes of the log", &mut notes).flatten();
+        let log_counts = value_or_note(self.read_log_counts().await, "the records of the log", &mut notes).flatten();
+        let tables = value_or_note(self.read_table_counts().await, "the rows of tables", &mut notes);
         if tables.as_ref().is_some_and(BTreeMap::is_empty) {
             notes.push("PostgreSQL does not count rows: see its setting track_counts".to_owned());
         }
@@ -122,7 +122,7 @@ impl SqlStore {
 
     async fn mysql_counts(&self) -> DatabaseCounts {
         let mut notes = Vec::new();
-        let values = noted(self.read_status().await, "the status variables", &mut notes).unwrap_or_default();
+        let values = value_or_note(self.read_status().await, "the status variables", &mut notes).unwrap_or_default();
         DatabaseCounts { notes, ..status_counts(&values) }
     }
 
@@ -210,7 +210,7 @@ fn read_count(columns: &mut Reader<'_>, column: &'static str) -> Result<u64> {
 }
 
 /// The value; if it could not be read, `None`, and a note with the reason is added.
-fn noted<T>(result: Result<T>, what: &str, notes: &mut Vec<String>) -> Option<T> {
+fn value_or_note<T>(result: Result<T>, what: &str, notes: &mut Vec<String>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
         Err(error) => {
@@ -237,12 +237,12 @@ mod tests {
     #[test]
     fn a_note_names_what_is_missing_and_why() {
         let mut notes = Vec::new();
-        assert_eq!(noted(Ok(4), "the rows", &mut notes), Some(4));
+        assert_eq!(value_or_note(Ok(4), "the rows", &mut notes), Some(4));
         assert!(notes.is_empty());
         let error = StoreError::Corrupt { table: "status", column: "value", id: 0, message: "no text".to_owned() };
-        assert_eq!(noted::<u64>(Err(error), "the rows", &mut notes), None);
+        assert_eq!(value_or_note::<u64>(Err(error), "the rows", &mut notes), None);
         assert_eq!(notes, ["the rows cannot be read: row 0 of table status has an unreadable value: no text"]);
-        assert_eq!(noted::<u64>(Err(StoreError::no_answer("read")), "the log", &mut notes), None);
+        assert_eq!(value_or_note::<u64>(Err(StoreError::no_answer("read")), "the log", &mut notes), None);
         assert!(notes[1].starts_with("the log cannot be read: "), "{notes:?}");
     }
 }

@@ -457,10 +457,10 @@ fn push_element(text: &mut String, value: &Argument) {
             text.push('"');
             for part in value.split_inclusive(['"', '\\']) {
                 match part.strip_suffix(['"', '\\']) {
-                    Some(plain_char) => {
-                        text.push_str(plain_char);
+                    Some(plain_text) => {
+                        text.push_str(plain_text);
                         text.push('\\');
-                        text.push_str(&part[plain_char.len()..]);
+                        text.push_str(&part[plain_text.len()..]);
                     }
                     None => text.push_str(part),
                 }

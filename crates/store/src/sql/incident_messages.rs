@@ -11,7 +11,7 @@ use crate::Result;
 use crate::channels::{DELIVERY_COUNT_MAX, INCIDENT_MESSAGE_COUNT_MAX, IncidentMessage};
 
 /// Maximum time from the beginning of a message's last try until its delivery has an id.
-const TRY_MAX: Duration = Duration::from_secs(300);
+const TRY_DURATION_MAX: Duration = Duration::from_secs(300);
 
 pub(super) const LIST_MESSAGES: Statement = Statement {
     name: "list_incident_messages",
@@ -68,7 +68,7 @@ impl SqlStore {
             if message.try_count > 0 && message.state != "sent" {
                 // Ids rise with time. The last try of a given-up message has a known time, so only deliveries of that time are read.
                 let range = match message.state.as_str() {
-                    "given_up" => (IdGen::first_at(message.at), IdGen::first_at(message.at + TRY_MAX)),
+                    "given_up" => (IdGen::first_at(message.at), IdGen::first_at(message.at + TRY_DURATION_MAX)),
                     _ => (id, i64::MAX),
                 };
                 let query = Query::new(&READ_LAST_ERROR).int(channel).int(range.0).int(range.1).int(id);

@@ -39,7 +39,7 @@ macro_rules! of_owners {
          AND stat_point.at_ms >= ? AND stat_point.at_ms < ? ORDER BY stat_point.owner_id, stat_point.at_ms LIMIT ?"
     };
 }
-macro_rules! mark_columns {
+macro_rules! chart_run_columns {
     () => {
         "run.id, run.job_id, run.app_id, run.fire_at_ms, run.status, run.started_at_ms, run.finished_at_ms, run.executor, \
          run.span_count, run.span_end_at_ms, run.parent_id"
@@ -129,7 +129,7 @@ pub(super) const READ_CHART_RUNS: Statement = Statement {
     name: "read_marks",
     text: concat!(
         "SELECT ",
-        mark_columns!(),
+        chart_run_columns!(),
         " FROM run WHERE run.job_id = ? AND run.fire_at_ms >= ? AND run.fire_at_ms < ? \
          AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) ORDER BY run.fire_at_ms DESC LIMIT ?"
     ),
@@ -139,7 +139,7 @@ const READ_CHART_RUNS_OF_EACH: Statement = Statement {
     name: "read_marks_of_each",
     text: concat!(
         "SELECT run.* FROM {rows:i} CROSS JOIN {lateral} (SELECT ",
-        mark_columns!(),
+        chart_run_columns!(),
         " FROM run WHERE run.job_id = v.column1 AND run.fire_at_ms >= ? AND run.fire_at_ms < ? \
          AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) ORDER BY run.fire_at_ms DESC LIMIT ?) AS run"
     ),
@@ -148,7 +148,7 @@ pub(super) const READ_CHART_RUNS_OF_ALL: Statement = Statement {
     name: "read_marks_of_all",
     text: concat!(
         "SELECT ",
-        mark_columns!(),
+        chart_run_columns!(),
         " FROM run WHERE run.namespace_id = ? AND run.id >= ? AND run.id < ? ORDER BY run.id DESC LIMIT ?"
     ),
 };
@@ -160,7 +160,7 @@ pub(super) const READ_IDLE_JOBS: Statement = Statement {
 };
 /// The instant from which a run that has not begun counts as late: its planned instant. For child runs, backfills and runs that make up for
 /// missed fires it is the due instant, because their planned instant can be hours ago although they are on time.
-macro_rules! planned {
+macro_rules! late_from {
     () => {
         "CASE WHEN run.trigger_kind IN ('parent', 'backfill', 'misfire') THEN run.due_at_ms ELSE run.fire_at_ms END"
     };
@@ -169,12 +169,12 @@ macro_rules! open_jobs {
     ($of_lease:literal) => {
         concat!(
             "SELECT run.job_id, MIN(run.id) AS first_id, MIN(",
-            planned!(),
+            late_from!(),
             ") AS planned_ms, MIN(run.started_at_ms) AS begun_ms FROM open_run CROSS JOIN run \
              WHERE run.id = open_run.id AND open_run.node_id = ? AND ",
             $of_lease,
             " AND open_run.status = ? AND open_run.due_at_ms <= ? AND +open_run.namespace_id = ? AND ",
-            planned!(),
+            late_from!(),
             " <= ? AND COALESCE(run.started_at_ms, 0) <= ? AND run.attempt <= ? \
              AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) GROUP BY run.job_id \
              ORDER BY planned_ms, run.job_id LIMIT ?"
@@ -198,7 +198,7 @@ pub(super) const READ_OPEN_CHART_RUNS: Statement = Statement {
     name: "read_open_marks",
     text: concat!(
         "SELECT ",
-        mark_columns!(),
+        chart_run_columns!(),
         " FROM node CROSS JOIN open_run CROSS JOIN run WHERE open_run.node_id = node.id AND run.id = open_run.id \
          AND open_run.status = ? AND +open_run.namespace_id = ? AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) LIMIT ?"
     ),

@@ -5,7 +5,7 @@ use http::header::LOCATION;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use rondel_admin::jobs::{self, JobError, RunRequest, ShardsError};
 use rondel_core::access::Permission::{Operate, View};
-use rondel_core::request::{IfOpen, check_key, planned_at};
+use rondel_core::request::{IfOpen, check_key, parse_planned_at};
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Run, RunId, Trigger};
 use rondel_store::catalog::JobRecord;
@@ -136,7 +136,7 @@ async fn trigger(
     };
     let key = checked_key(("/key", body.key.as_deref()), body.if_open)?;
     let if_open = key.as_ref().map(|(_, if_open)| *if_open);
-    let at = body.at.as_deref().map(|text| planned_at(text, call.engine().now())).transpose();
+    let at = body.at.as_deref().map(|text| parse_planned_at(text, call.engine().now())).transpose();
     let at = at.map_err(|message| refuse_value("/at", message))?;
     let request =
         RunRequest { params, executor, key, at, trace: call.trace, ..RunRequest::by(trigger_of_client(&headers)) };

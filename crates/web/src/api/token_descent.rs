@@ -92,9 +92,8 @@ pub(super) async fn descent_of_replacement<Q>(
         let token = store.token_by_id(token).await?.ok_or_else(unauthenticated_problem)?;
         expires_at = earlier_of(expires_at, token.expires_at);
         // If the caller's token makes the new one but did not make the old one, the new token joins the line of the caller's token.
-        let made_both_tokens =
-            caller == minted_by && minted_by == Some(token.id) && replaced_token.minted_by != minted_by;
-        line = line.or_else(|| lineage::line_of_child(&token).filter(|_| made_both_tokens && !is_same_series));
+        let is_new_maker = caller == minted_by && minted_by == Some(token.id) && replaced_token.minted_by != minted_by;
+        line = line.or_else(|| lineage::line_of_child(&token).filter(|_| is_new_maker && !is_same_series));
     }
     Ok(TokenDescent {
         minted_by,

@@ -25,7 +25,7 @@ use crate::body::{JsonBody, OptionalJsonBody, refuse_value};
 use crate::call::{GlobalCall, quoted_input, visible_namespace};
 use crate::caller::Caller;
 use crate::cursor::{Listing, cut_to_page};
-use crate::grants::{GrantJson, GrantNames, check_covered, read_grants};
+use crate::grants::{GrantJson, GrantNames, check_covered, resolve_grants};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::path::{self, Named};
@@ -341,14 +341,14 @@ async fn covered_grants<Q>(
     }
     let grants_without_apps: Vec<GrantJson> =
         requested_grants.iter().map(|grant| GrantJson { app: None, ..grant.clone() }).collect();
-    let grants_without_apps = read_grants(call.engine(), &grants_without_apps).await?;
+    let grants_without_apps = resolve_grants(call.engine(), &grants_without_apps).await?;
     if check_covered(&call.caller, &grants_without_apps).is_err() {
         // A caller with roles only on single apps may name only existing apps.
         for grant in requested_grants {
             check_visible_app(call, grant).await?;
         }
     }
-    let grants = read_grants(call.engine(), requested_grants).await?;
+    let grants = resolve_grants(call.engine(), requested_grants).await?;
     check_covered(&call.caller, &grants)?;
     Ok(grants)
 }

@@ -18,7 +18,7 @@ use crate::answer::json_response;
 use crate::body::{JsonBody, refuse_value};
 use crate::call::{GlobalCall, quoted_input};
 use crate::cursor::{Listing, cut_to_page};
-use crate::grants::{GrantJson, GrantNames, read_grants_of_user};
+use crate::grants::{GrantJson, GrantNames, resolve_grants_of_user};
 use crate::openapi::Doc;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
@@ -201,7 +201,7 @@ pub(crate) async fn create_user<Q>(call: &GlobalCall<Q>, new_user: NewUser) -> R
     call.note.set_object(&new_user.name);
     name::check_account(&new_user.name).map_err(|message| refuse_value("/name", message))?;
     let display_name = checked_display_name(new_user.display_name.as_deref().unwrap_or(&new_user.name))?;
-    let grants = read_grants_of_user(engine, &new_user.grants).await?;
+    let grants = resolve_grants_of_user(engine, &new_user.grants).await?;
     let password = match &new_user.password {
         None => None,
         Some(password) => Some(hash_password(&call.web, password, &new_user.name).await?),
@@ -264,7 +264,7 @@ pub(crate) async fn apply_change<Q>(
     call.note.before(&user_json(call, &account).await?);
     let grants = match &request.grants {
         None => None,
-        Some(grants) => Some(read_grants_of_user(call.engine(), grants).await?),
+        Some(grants) => Some(resolve_grants_of_user(call.engine(), grants).await?),
     };
     // Unchanged roles are not saved again: saving roles ends the user's sign-ins.
     let grants = grants.filter(|grants| *grants != account.grants);

@@ -356,7 +356,7 @@ async fn lanes_by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Ti
     let has_more = apps.len() > lane_count;
     apps.truncate(lane_count);
     // Apps are counted in steps of at most an hour.
-    let finest_step = fitting_step(request.to.since(request.from)).min(Step::Hour).max(Step::Quarter);
+    let finest_step = fitting_step(request.to.since(request.from)).min(Step::Hour).max(Step::QuarterHour);
     let step = stored_step(PointKind::App, finest_step, (request.from, call.engine().now()));
     let ids: Vec<i64> = apps.iter().map(|app| app.id.get()).collect();
     // In a long range, short stretches would overlap, so runs are joined into longer ones.

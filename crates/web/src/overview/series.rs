@@ -168,7 +168,7 @@ pub(crate) fn sum_buckets(buckets: &[Bucket]) -> Bucket {
 pub(crate) fn fitting_step(length: Duration) -> Step {
     match length.as_secs() {
         0..=21_600 => Step::Minute,
-        21_601..=172_800 => Step::Quarter,
+        21_601..=172_800 => Step::QuarterHour,
         172_801..=3_456_000 => Step::Hour,
         _ => Step::Day,
     }
@@ -194,7 +194,7 @@ mod tests {
         };
         assert_eq!(
             [0, 1, 2, 16].map(|days| step(PointKind::App, Step::Minute, days)),
-            [Step::Minute, Step::Minute, Step::Quarter, Step::Hour]
+            [Step::Minute, Step::Minute, Step::QuarterHour, Step::Hour]
         );
         assert_eq!(step(PointKind::Namespace, Step::Day, 500), Step::Hour, "the longest that there is");
         assert_eq!([3, 61].map(|days| step(PointKind::Job, Step::Minute, days)), [Step::Hour, Step::Day]);
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn a_series_has_every_bucket_once() {
         let at = Timestamp::from_secs(1_900_000_800);
-        let span = BucketRange::new(Step::Quarter, at, at + Duration::from_secs(3_600));
+        let span = BucketRange::new(Step::QuarterHour, at, at + Duration::from_secs(3_600));
         let point = |at| StatPoint {
             owner: 1,
             at,

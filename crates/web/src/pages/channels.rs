@@ -182,7 +182,7 @@ struct SavedChannel {
 #[derive(Default)]
 struct PageState {
     test_delivery: Option<Delivery>,
-    users: Vec<ChannelUse>,
+    uses: Vec<ChannelUse>,
     signing_key: Option<String>,
     cursor: Option<String>,
 }
@@ -293,9 +293,9 @@ pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Channel>) ->
         ChannelDeleted::Deleted | ChannelDeleted::NotFound | ChannelDeleted::Conflict(_) => {
             Ok(redirect_to("/alerts/channels"))
         }
-        ChannelDeleted::Used(users) => {
+        ChannelDeleted::Used(uses) => {
             let form = ChannelForm::new(channel.kind, Some(&channel), page.t);
-            render_page(&page, StatusCode::CONFLICT, Some(&channel), form, PageState { users, ..PageState::default() })
+            render_page(&page, StatusCode::CONFLICT, Some(&channel), form, PageState { uses, ..PageState::default() })
                 .await
         }
     }
@@ -341,8 +341,8 @@ async fn render_page<Q>(
         form,
         missing_role: missing_role(page),
         test_delivery: state.test_delivery.as_ref().map(|delivery| delivery_row(delivery, now, t)),
-        dependents: state.users.iter().take(CHANNEL_USE_COUNT_MAX).map(|user| user_link(user, t)).collect(),
-        has_more_dependents: state.users.len() > CHANNEL_USE_COUNT_MAX,
+        dependents: state.uses.iter().take(CHANNEL_USE_COUNT_MAX).map(|user| user_link(user, t)).collect(),
+        has_more_dependents: state.uses.len() > CHANNEL_USE_COUNT_MAX,
         signing_key: state.signing_key,
         path: channel.map(|channel| format!("/alerts/channels/{}", channel.name)).unwrap_or_default(),
         attempts: deliveries

@@ -11,7 +11,7 @@ use rondel_core::declared::drift;
 use rondel_core::filter::{Filter, LabelTerm, LabelTest};
 use rondel_core::overrides::Overrides;
 use rondel_core::part::Part;
-use rondel_core::request::{IfOpen, planned_at};
+use rondel_core::request::{IfOpen, parse_planned_at};
 use rondel_core::spec::Mode;
 use rondel_core::time::format_duration;
 use rondel_core::{JobSpec, RunId, RunStatus, Timestamp, Trigger};
@@ -351,7 +351,7 @@ pub(super) async fn trigger(
         .map(|word| word.parse::<IfOpen>().map_err(|message: String| refuse_value("/if_open", message)))
         .transpose()?;
     let key = checked_key(("/key", non_empty_field("key").as_deref()), if_open)?;
-    let at = non_empty_field("at").map(|text| planned_at(&text, page.engine().now())).transpose();
+    let at = non_empty_field("at").map(|text| parse_planned_at(&text, page.engine().now())).transpose();
     let at = at.map_err(|message| refuse_value("/at", message))?;
     let request = RunRequest { params, executor, key, at, trace: page.call.trace, ..RunRequest::by(Trigger::Manual) };
     let run = match jobs::request_run(page.engine(), &record, request).await {

@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn failures_hang_below_the_axis() {
         let at = Timestamp::from_secs(1_900_000_800);
-        let span = BucketRange::new(Step::Quarter, at, at + Duration::from_secs(1_800));
+        let span = BucketRange::new(Step::QuarterHour, at, at + Duration::from_secs(1_800));
         let verdicts = Verdicts { succeeded: 80, failed: 2, skipped: 1, ..Verdicts::default() };
         let buckets = [Bucket { verdicts, ..Bucket::empty(span.from) }];
         let chart = OutcomeChart::new(&buckets, span, (at, Lang::En.texts()));

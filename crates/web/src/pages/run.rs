@@ -90,7 +90,7 @@ struct RunPage {
     /// The name of the run's shard, if the job names its shards.
     shard_name: Option<String>,
     /// The row counts of the groups of a pump.
-    rows: Option<Counts>,
+    row_counts: Option<Counts>,
     progress: Option<Progress>,
     route: Option<RouteFacts>,
     /// For a row that stands for several skipped fires: their number, and the instant of the last one.
@@ -184,7 +184,7 @@ pub(super) async fn page(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
     let broadcast = broadcast_of_shard(&page.call, &run).await?;
     let is_part = page.query().is_part;
     let log = if is_broadcast || is_part { None } else { Some(log_card(&page, &run, shown_attempt).await?) };
-    let rows = if run.status.is_terminal() { rows_of_groups(&page.call, &shards).await? } else { None };
+    let row_counts = if run.status.is_terminal() { rows_of_groups(&page.call, &shards).await? } else { None };
     let part = Parts::read(&page.call, std::iter::once(&run)).await?.part_of(&run);
     let template = RunPage {
         shell: page.shell(Nav::Runs),
@@ -214,7 +214,7 @@ pub(super) async fn page(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
         log,
         row: RunRow::new(&run, job, now, t).with_part(part, t),
         shard_name: shard_name(&page.call, &run).await?,
-        rows,
+        row_counts,
     };
     html(StatusCode::OK, &template)
 }

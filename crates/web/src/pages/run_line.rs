@@ -15,7 +15,7 @@ pub(super) struct RunLine {
     /// `orders.close · 16:08:15`, with the date if that is not today.
     pub(super) name: String,
     /// The part of `name` after the job's name.
-    pub(super) at: String,
+    pub(super) planned_text: String,
     pub(super) planned_at: Moment,
     /// How long the run waited for an executor.
     pub(super) queue_time: Option<String>,
@@ -30,7 +30,7 @@ impl RunLine {
         Self {
             id: run.id,
             name: format!("{job} · {planned_text}"),
-            at: planned_text,
+            planned_text,
             planned_at: planned_moment,
             queue_time: started_at.map(|at| length_text(at.since(run.due_at), t)),
             row: RunRow::new(run, job, now, t).with_part(part, t),

@@ -341,7 +341,7 @@ pub(super) async fn ahead(page: Page) -> Result<Response, Problem> {
     let range = ForecastRange { from: now, to: now + DAY, step: FORECAST_STEP, limit: FORECAST_FIRE_COUNT };
     let visible_apps = page.call.visible_apps();
     let upcoming_fires = forecast(page.engine().node(), page.call.namespace.id, visible_apps.as_deref(), range).await?;
-    let scale = Scale { from: Step::Quarter.floor(now), to: now + DAY };
+    let scale = Scale { from: Step::QuarterHour.floor(now), to: now + DAY };
     let peak_text = upcoming_fires
         .peak
         .filter(|(_, count)| *count > 1)

@@ -228,19 +228,19 @@ impl World {
         }
     }
 
-    pub(crate) async fn call(&self, route: &RouteInfo, caller: &str, things: &TestObjects) -> Answer {
-        self.server.send(self.request(route, caller, things).await).await
+    pub(crate) async fn call(&self, route: &RouteInfo, caller: &str, objects: &TestObjects) -> Answer {
+        self.server.send(self.request(route, caller, objects).await).await
     }
 
-    pub(crate) async fn request(&self, route: &RouteInfo, caller: &str, things: &TestObjects) -> Request<Body> {
-        let job = format!("job-{}", things.app);
-        let path = things.path(route.path).replace("{user}", "guest");
-        let mut query = format!("?namespace={}", things.namespace);
+    pub(crate) async fn request(&self, route: &RouteInfo, caller: &str, objects: &TestObjects) -> Request<Body> {
+        let job = format!("job-{}", objects.app);
+        let path = objects.path(route.path).replace("{user}", "guest");
+        let mut query = format!("?namespace={}", objects.namespace);
         if route.path.ends_with("/import") {
             query.push_str("&format=csv");
         }
         let (path, query) = match route.access {
-            Access::SignedIn(_) => (format!("/n/{}{path}", things.namespace), String::new()),
+            Access::SignedIn(_) => (format!("/n/{}{path}", objects.namespace), String::new()),
             Access::Open | Access::Needs(_) => (path, query),
         };
         let bearer = &self.keys[caller];
@@ -250,7 +250,7 @@ impl World {
             Access::Open | Access::Needs(_) if bearer.is_empty() => request,
             Access::Open | Access::Needs(_) => request.header("authorization", bearer),
         };
-        let (kind, body) = body(route, things, &job);
+        let (kind, body) = body(route, objects, &job);
         request.header("content-type", kind).body(Body::from(body)).unwrap()
     }
 }
@@ -324,20 +324,20 @@ async fn alerts(engine: &rondel_admin::Engine, namespace: NamespaceId, job: &Job
 }
 
 /// A valid body for the route.
-pub(crate) fn body(route: &RouteInfo, things: &TestObjects, job: &str) -> (&'static str, String) {
+pub(crate) fn body(route: &RouteInfo, objects: &TestObjects, job: &str) -> (&'static str, String) {
     if matches!(route.access, Access::SignedIn(_) | Access::Open) {
         let password = if route.path.starts_with("/users/") { "&password=a+long+password" } else { "" };
-        let form = format!("name={job}&app={}&handler=h&version=1&state=active&grants={password}", things.app);
+        let form = format!("name={job}&app={}&handler=h&version=1&state=active&grants={password}", objects.app);
         return ("application/x-www-form-urlencoded", form);
     }
     let document: Value = match (route.method.as_str(), route.path) {
-        ("POST", "/api/v1/jobs") => json!({"name": "new-one", "app": things.app, "handler": "h"}),
-        ("PUT", "/api/v1/jobs/{name}") => json!({"app": things.app, "handler": "h2"}),
-        ("POST", "/api/v1/jobs/apply") => json!([{"name": job, "app": things.app, "handler": "h"}]),
+        ("POST", "/api/v1/jobs") => json!({"name": "new-one", "app": objects.app, "handler": "h"}),
+        ("PUT", "/api/v1/jobs/{name}") => json!({"app": objects.app, "handler": "h2"}),
+        ("POST", "/api/v1/jobs/apply") => json!([{"name": job, "app": objects.app, "handler": "h"}]),
         ("PUT", path) if path.ends_with("/state") => json!({"state": "active"}),
         ("POST", "/api/v1/jobs/{name}/restore") => json!({"version": 1}),
         ("PATCH", "/api/v1/jobs/{name}") => json!({"description": "changed"}),
-        ("POST", "/api/v1/apps") => json!({"name": things.app}),
+        ("POST", "/api/v1/apps") => json!({"name": objects.app}),
         ("PUT", "/api/v1/calendars/{name}") => json!({"rule": {"weekdays": ["tue"]}}),
         ("PUT", "/api/v1/scripts/{name}") => json!({"language": "shell", "source": "echo 2"}),
         ("POST", "/api/v1/scripts/{name}/restore") => json!({"version": 1}),
@@ -350,14 +350,14 @@ pub(crate) fn body(route: &RouteInfo, things: &TestObjects, job: &str) -> (&'sta
         ("PUT", "/api/v1/alert-rules/{name}") => json!({"condition": {"failed": {}}}),
         ("POST", "/api/v1/alert-rules/preview") => json!({"name": "tried", "condition": {"failed": {}}}),
         ("POST", "/api/v1/silences") => {
-            json!({"app": things.app, "ends_at": things.soon})
+            json!({"app": objects.app, "ends_at": objects.soon})
         }
         ("POST", "/api/v1/maintenance") => {
-            json!({"app": things.app, "length": "1h", "reason": "moving"})
+            json!({"app": objects.app, "length": "1h", "reason": "moving"})
         }
         ("POST", "/api/v1/schedules/preview") => json!({"schedule": {"every": "1s"}}),
         ("POST", "/api/v1/tokens") => {
-            let grant = json!({"role": "viewer", "namespace": things.namespace, "app": things.app});
+            let grant = json!({"role": "viewer", "namespace": objects.namespace, "app": objects.app});
             json!({"kind": "api", "name": "made", "grants": [grant]})
         }
         ("POST", "/api/v1/namespaces") => json!({"name": "fresh"}),
@@ -398,8 +398,8 @@ async fn table() -> String {
         for object in OBJECTS {
             write!(text, "{}\t{}\t{}", route.method, route.path, object.0).unwrap();
             for (caller, _) in CALLERS {
-                let things = world.create_objects(caller, object).await;
-                let answer = world.call(route, caller, &things).await;
+                let objects = world.create_objects(caller, object).await;
+                let answer = world.call(route, caller, &objects).await;
                 write!(text, "\t{}", word(&answer)).unwrap();
                 // The next call gets new credentials and objects, since this one may have signed out or revoked them.
                 assert!(!answer.status.is_server_error(), "{caller}: {route:?}: {}", answer.text());

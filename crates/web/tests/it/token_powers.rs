@@ -252,7 +252,7 @@ async fn check_created_objects(
     let newest = store.tokens(&TokenQuery { limit: 20, ..TokenQuery::default() }).await.unwrap();
     let created: Vec<TokenRecord> = newest.into_iter().filter(|token| token.id > marker).collect();
     for token in &created {
-        assert!(token.grants.iter().all(|grant| accounts.rights.cover(grant)), "{place}: {token:?}");
+        assert!(token.grants.iter().all(|grant| accounts.rights.covers(grant)), "{place}: {token:?}");
     }
     let is_gone = store.account(accounts.boss.id).await.unwrap().is_none();
     assert!(store.revoke_token(accounts.caller, now).await.unwrap() || is_gone, "{place}: its own token");

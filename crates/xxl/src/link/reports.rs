@@ -30,7 +30,7 @@ impl Link {
                 continue;
             }
             if self.shared.is_of_another_server(&row) {
-                self.has_left_ends = true;
+                self.has_ends_left_to_others = true;
                 continue;
             }
             // A report may arrive after the server assumed the end and removed the attempt here.

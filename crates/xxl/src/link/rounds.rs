@@ -26,7 +26,7 @@ impl Link {
             self.reconciled_at = now;
             match self.read_unsettled().await {
                 Ok(rows) => {
-                    self.has_left_ends = false;
+                    self.has_ends_left_to_others = false;
                     let rows = self.without_new_ends(rows);
                     self.merge_stored_attempts(rows);
                 }
@@ -59,8 +59,8 @@ impl Link {
         let own_node = self.shared.engine.token().node;
         let has_own_attempt = || self.table.entries().any(|entry| entry.is_open() && entry.row.node == own_node);
         match self.table.open_count() {
-            0 if !self.has_left_ends => RECONCILE_IDLE_PERIOD,
-            _ if self.is_called_elsewhere && has_own_attempt() => RECONCILE_SHORT_PERIOD,
+            0 if !self.has_ends_left_to_others => RECONCILE_IDLE_PERIOD,
+            _ if self.calls_back_elsewhere && has_own_attempt() => RECONCILE_SHORT_PERIOD,
             _ => RECONCILE_PERIOD,
         }
     }
@@ -79,7 +79,7 @@ impl Link {
     fn note_calls_elsewhere(&mut self, rows: &[XxlRun]) {
         let own_node = self.shared.engine.token().node;
         for row in rows.iter().filter(|row| row.node == own_node && row.state == XxlRunState::Reported) {
-            self.is_called_elsewhere |= self.table.get_mut(row.log_id).is_some_and(|entry| entry.is_open());
+            self.calls_back_elsewhere |= self.table.get_mut(row.log_id).is_some_and(|entry| entry.is_open());
         }
     }
 

@@ -221,7 +221,7 @@ fn rows_may_be_old_after_half_a_lease_without_the_database() {
     let micros = Arc::new(AtomicI64::new(60_000_000));
     let given = Arc::clone(&micros);
     let boot = BootClock::Given(Arc::new(move || given.load(Ordering::Relaxed)));
-    let membership = Membership::new(token, 1, 60_000_000, lease, boot).cut_off_after(Duration::from_secs(1));
+    let membership = Membership::new(token, 1, 60_000_000, lease, boot).with_cut_off_after(Duration::from_secs(1));
     membership.set_nodes(vec![node(1, 1_000), node(2, 1_000)], Timestamp::EPOCH);
     let cut_off = |at: i64| {
         micros.store(at * 1_000_000, Ordering::Relaxed);

@@ -203,7 +203,7 @@ fn an_answer_about_a_later_lease_counts_for_earlier_ones() {
     assert!(executors.record_fence_answer(ONE, 1, answer(4)) && executors.record_fence_answer(ONE, 1, answer(3)));
     let one = executors.get(ONE).unwrap();
     let fenced = [3, 4, 5].map(|epoch| one.has_fenced(answer(epoch).lease));
-    assert_eq!((fenced, one.held_runs().count()), ([true, true, false], 2));
+    assert_eq!((fenced, one.runs_at_last_fence().count()), ([true, true, false], 2));
     executors.discard_fence_answers(&[NodeId::new(3)].into());
     assert!(executors.get(ONE).unwrap().has_fenced(answer(4).lease));
     executors.discard_fence_answers(&[NodeId::new(2)].into());

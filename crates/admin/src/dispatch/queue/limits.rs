@@ -115,7 +115,7 @@ impl Limits {
     }
 
     /// Asks again for the homes of those limits that runs wait for and that this node does not count.
-    pub(crate) fn ask_again(&mut self) {
+    pub(crate) fn ask_for_homes_again(&mut self) {
         let limits_with_waits = self.limits.iter().filter(|(_, limit)| !limit.waiting_turns.is_empty());
         let unknown_homes = limits_with_waits.filter_map(|(key, _)| match key {
             LimitKey::Home(name) => Some(name.clone()),

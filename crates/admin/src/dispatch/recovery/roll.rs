@@ -33,7 +33,7 @@ pub(crate) fn call_roll(
     ended_leases: &[LeaseToken],
 ) {
     let now = d.now;
-    let runs = runs.into_iter().filter_map(|called| skip_if_in_hand(d, called)).collect();
+    let runs = runs.into_iter().filter_map(|called| unless_in_hand(d, called)).collect();
     let runs = without_settled_runs(d, runs);
     for called in &runs {
         d.state.gates.restore(&called.ready);
@@ -88,7 +88,7 @@ pub(crate) fn open_reported_places(d: &mut Decision<'_>, executor: &OnlineExecut
 /// Leaves out a run that this node sent under its previous lease and still waits for: the run belongs to the current lease now. A run that
 /// this node had given up is not left out, because the store refuses an end that was decided under the previous lease. Earlier attempts are
 /// forgotten: the run has continued elsewhere since, so no executor has them any more.
-fn skip_if_in_hand(d: &mut Decision<'_>, entry: RollCallRun) -> Option<RollCallRun> {
+fn unless_in_hand(d: &mut Decision<'_>, entry: RollCallRun) -> Option<RollCallRun> {
     let run = &entry.ready.run;
     look::forget_attempt(d, run.id, run.attempt - 1);
     match d.state.runs.active_mut(run.id).filter(|active| active.ready.run.attempt == run.attempt) {
@@ -138,7 +138,7 @@ pub(crate) fn resolve(d: &mut Decision<'_>) {
     for (run, outcome) in d.state.recovery.rollcall.resolve(&d.state.executors) {
         let Some(ready) = d.state.runs.take_from_roll_call(run) else { continue };
         match outcome {
-            CallOutcome::AtExecutor(executor) => hold_at_executor(d, ready, executor),
+            CallOutcome::AtExecutor(executor) => record_at_executor(d, ready, executor),
             // Every executor has answered that it never had the run: it was not sent, and it is late.
             CallOutcome::NoExecutor(Reason::NotReceived) if ready.is_missed(now) => {
                 let attempt_end = AttemptEnd { is_unsent: false, ..end_of_missed(&ready, now) };
@@ -162,7 +162,7 @@ pub(crate) fn on_fences_relayed(d: &mut Decision<'_>, answers: Vec<RelayedAnswer
 }
 
 /// Records that this executor has the run.
-fn hold_at_executor(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId) {
+fn record_at_executor(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId) {
     let now = d.now;
     let name = d.state.executors.get(executor).map(|online| online.name.clone());
     let name = name.or_else(|| d.state.recovery.rollcall.name_elsewhere(executor).map(str::to_owned));

@@ -204,7 +204,7 @@ impl RollCall {
         let mut resolved_runs = Vec::new();
         for online in executors.all() {
             let id = online.session.executor;
-            let reported_runs = online.held_runs().filter(|_| self.has_answered(online));
+            let reported_runs = online.runs_at_last_fence().filter(|_| self.has_answered(online));
             // Of the executor's dead predecessor, only the results in the journal remain.
             let journaled_runs = online.report.finished_runs.iter().filter(|_| online.report.predecessor.is_some());
             let mut attempts: Vec<_> = reported_runs.chain(journaled_runs).copied().collect();

@@ -28,7 +28,7 @@ const SEEK_PERIOD: Duration = Duration::from_secs(2);
 /// Hands over the jobs of runs without an executor here to a node that has one.
 pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
     let now = d.now;
-    if d.facts.settings.is_single_server || now < d.state.recovery.next_seek_at || !d.knows_open_runs() {
+    if d.facts.settings.is_single_server || now < d.state.recovery.next_seek_at || !d.may_start_runs() {
         return;
     }
     d.state.recovery.next_seek_at = now + SEEK_PERIOD;
@@ -99,7 +99,7 @@ pub(crate) fn on_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     }
     // Runs that still wait for the home of a limit are tried again.
     if !runs.is_empty() {
-        d.state.limits.ask_again();
+        d.state.limits.ask_for_homes_again();
     }
     d.forget(runs);
 }
@@ -114,7 +114,7 @@ pub(crate) fn on_maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
         flow::offer_freed_places(d);
     }
     d.forget(runs.iter().copied());
-    d.state.limits.ask_again();
+    d.state.limits.ask_for_homes_again();
     d.step(Step::CheckRows(runs));
 }
 

@@ -20,7 +20,7 @@ use crate::dispatch::effect::Effect;
 /// are counted, and not time, because a server that is delayed by a slow database reads answers and heartbeats equally late.
 const BEAT_COUNT_MIN: u64 = 3;
 /// Maximum number of runs with unanswered triggers whose waits one round describes.
-pub(crate) const DESCRIBED_COUNT_MAX: usize = 1_000;
+pub(crate) const UNANSWERED_WAITS_MAX: usize = 1_000;
 
 /// The wait of a run whose trigger has been unanswered for at least [`NOTE_RUNNING_AFTER`]; `None` for any other run.
 pub(crate) fn answer_wait(active: &ActiveRun, now: Timestamp) -> Option<ReasonDetail> {

@@ -61,15 +61,15 @@ fn a_broadcast_is_asked_about_until_it_is_known_whether_it_is_expanded() {
     let (mut runs, root) = (OpenRuns::default(), ready(1, &definition(&json!({"route": "broadcast"}))));
     let shard = root.run.clone();
     runs.wait_for_expansion(root, vec![shard]);
-    let asked = runs.expand_again();
+    let asked = runs.take_unconfirmed();
     assert_eq!(asked.iter().map(|(root, shards)| (root.id.get(), shards.len())).collect::<Vec<_>>(), [(1_000, 1)]);
-    assert!(runs.expand_again().is_empty(), "it is being stored");
+    assert!(runs.take_unconfirmed().is_empty(), "it is being stored");
     let (root, shards) = asked.into_iter().next().unwrap();
     assert_eq!(runs.drain_waiting().len(), 0, "the answer is still to come");
     assert!(runs.take_expanding(&Run { node_epoch: root.node_epoch + 1, ..root.clone() }).is_none());
     let ready = runs.take_expanding(&root).unwrap();
     runs.wait_for_expansion(ready, shards);
-    assert!(runs.withdraw(RunId::new(1_000)).is_some() && runs.expand_again().is_empty());
+    assert!(runs.withdraw(RunId::new(1_000)).is_some() && runs.take_unconfirmed().is_empty());
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn a_withdrawn_run_leaves_the_others_where_they_wait() {
         runs.wait_for_expansion(root, vec![shard]);
     }
     assert!(runs.withdraw(RunId::new(2_000)).is_some() && runs.withdraw(RunId::new(2_000)).is_none());
-    let again = runs.expand_again();
+    let again = runs.take_unconfirmed();
     assert_eq!(again.iter().map(|(root, _)| root.id.get()).collect::<Vec<_>>(), [1_000, 3_000]);
 
     let mut runs = OpenRuns::default();

@@ -308,7 +308,7 @@ impl Model {
     }
 
     /// Continues without faults until every run has ended.
-    fn comes_to_rest(&mut self) {
+    fn run_until_all_ended(&mut self) {
         for executor in [1, 2] {
             self.happens(Happening::Join(executor));
         }
@@ -344,7 +344,7 @@ proptest! {
         for happening in happenings {
             model.happens(happening);
         }
-        model.comes_to_rest();
+        model.run_until_all_ended();
         prop_assert!(model.world.around.now > Timestamp::EPOCH);
     }
 }
@@ -358,5 +358,5 @@ fn an_end_under_an_earlier_lease_that_finds_no_room_leaves_the_run_where_it_is()
         model.happens(happening);
         model.find_strays();
     }
-    model.comes_to_rest();
+    model.run_until_all_ended();
 }

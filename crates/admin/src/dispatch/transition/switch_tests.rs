@@ -44,8 +44,8 @@ fn an_executor_that_is_switched_off_gets_no_new_runs_and_finishes_those_it_has()
     // The traces of the first run, whose end is not stored yet, and of the two runs that followed.
     let traces: Vec<String> =
         world.state.runs.active_runs().filter_map(|active| active.ready.run.trace.clone()).collect();
-    let passed_e1 = traces.iter().filter(|trace| trace.contains(r#""refused":{"e1":"draining"}"#));
-    assert_eq!(passed_e1.count(), 2, "{traces:?}");
+    let traces_refusing_e1 = traces.iter().filter(|trace| trace.contains(r#""refused":{"e1":"draining"}"#));
+    assert_eq!(traces_refusing_e1.count(), 2, "{traces:?}");
     // A stopped executor is named as stopped.
     set_switches(&world, &[("e1", Switch::Stopped)]);
     world.arrive([plain(4)]);

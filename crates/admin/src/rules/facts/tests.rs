@@ -89,7 +89,7 @@ fn a_check_on_a_day_that_the_calendar_excludes_judges_nothing_and_comes_again() 
 fn runs_that_wait_in_front_of_all_that_ended_show_no_end() {
     let shows = |has_older, statuses: &[RunStatus], condition: Condition| {
         let runs = statuses.iter().map(|status| ended(1, *status)).collect();
-        NewestEnds { runs, has_older }.show_end(&condition)
+        NewestEnds { runs, has_older }.suffice_to_clear(&condition)
     };
     let (failed, skipped) = (|| Condition::Failed {}, || Condition::Skipped { reasons: Vec::new() });
     assert!(shows(false, &[], failed()) && shows(false, &[], skipped()), "the job has no other runs");

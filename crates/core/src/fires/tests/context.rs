@@ -78,7 +78,7 @@ fn executors_that_take_nothing_are_named() {
     }
     let many =
         (0..7).map(|at| ExecutorState { name: format!("l{at}"), silent: None, switch: Switch::Active }).collect();
-    let many = AnswerContext { executors: many, has_taker: true, ..AnswerContext::default() };
+    let many = AnswerContext { executors: many, has_available_executor: true, ..AnswerContext::default() };
     let (en, _) = answer(&row(1, secs(60), RunStatus::Pending, None), &many);
     assert!(
         en.contains("for its turn or for an executor") && en.ends_with("2 more executors are draining or silent."),

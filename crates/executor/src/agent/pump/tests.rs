@@ -38,7 +38,7 @@ fn read(path: impl AsRef<Path>) -> String {
 }
 
 /// Waits until a killed process is gone. If it were not killed, it would run for longer than this wait.
-async fn is_gone(pid: &str) {
+async fn wait_until_gone(pid: &str) {
     let gone = async {
         loop {
             let stat = read(format!("/proc/{pid}/stat"));
@@ -52,7 +52,7 @@ async fn is_gone(pid: &str) {
 }
 
 /// Runs a pump for longer and longer until its log contains these words, because a busy machine needs more time.
-async fn logs(config: &AgentConfig, params: &Value, words: &str) {
+async fn wait_for_log(config: &AgentConfig, params: &Value, words: &str) {
     let mut log = String::new();
     for limit in [300, 3_000, 30_000].map(Duration::from_millis) {
         let outcome = pump(config, params).item("eu", 1).time_limit(limit).run().await;
@@ -116,7 +116,7 @@ async fn a_select_that_prints_too_much_is_killed() {
     let many = format!("echo $$ > {}/pid; yes '{{\"item\": \"eu\", \"key\": \"1\"}}'", dir.path().display());
     let outcome = run(dir.path(), &many, "true").await;
     assert!(outcome.log().contains("it printed more than the requested 500 lines and was killed"), "{}", outcome.log());
-    is_gone(read(dir.path().join("pid")).trim()).await;
+    wait_until_gone(read(dir.path().join("pid")).trim()).await;
     let dir = tempfile::tempdir().unwrap();
     let outcome = run(dir.path(), "yes x | tr -d '\\n' | head -c 1000000000", "true").await;
     assert!(outcome.log().contains("it printed more than 64 MiB and was killed"), "{}", outcome.log());
@@ -128,7 +128,7 @@ async fn a_select_that_prints_too_much_and_does_not_end_is_killed() {
     let outcome = run(dir.path(), &format!("echo $$ > {}/pid; seq 1000; sleep 60", dir.path().display()), "true").await;
     assert!(outcome.is_complete(), "{outcome:?}");
     assert!(outcome.log().contains("it printed more than the requested 500 lines and was killed"), "{outcome:?}");
-    is_gone(read(dir.path().join("pid")).trim()).await;
+    wait_until_gone(read(dir.path().join("pid")).trim()).await;
 }
 
 #[tokio::test]
@@ -159,7 +159,7 @@ async fn an_execution_that_is_aborted_leaves_no_process() {
         let outcome = test.time_limit(limit).run().await;
         let pids = read(&pids);
         for pid in pids.lines() {
-            is_gone(pid).await;
+            wait_until_gone(pid).await;
         }
         // On a busy machine, the program may not have begun by then.
         if pids.lines().count() == 2 {
@@ -176,6 +176,6 @@ async fn only_allowed_programs_are_started() {
     let allow_programs = Some(vec!["/usr/bin/true".into()]);
     let config = AgentConfig { allow_programs, ..in_dir(dir.path()) };
     let params = json!({"select": ["sh", "-c", "true"], "execute": ["true"]});
-    logs(&config, &params, "this agent does not start ").await;
-    logs(&in_dir(dir.path()), &json!({"select": ["true"]}), "params: missing field `execute`").await;
+    wait_for_log(&config, &params, "this agent does not start ").await;
+    wait_for_log(&in_dir(dir.path()), &json!({"select": ["true"]}), "params: missing field `execute`").await;
 }

@@ -21,9 +21,10 @@ impl AccessRows {
             let is_of_family = |token: &&TokenRecord| {
                 series.contains(&token.series) || token.minted_by.is_some_and(|parent| family.contains(&parent))
             };
-            let minted_tokens: Vec<TokenId> = self.tokens.values().filter(is_of_family).map(|token| token.id).collect();
+            let family_members: Vec<TokenId> =
+                self.tokens.values().filter(is_of_family).map(|token| token.id).collect();
             let count = family.len();
-            family.extend(minted_tokens);
+            family.extend(family_members);
             if family.len() == count {
                 break;
             }

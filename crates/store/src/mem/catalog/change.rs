@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use rondel_core::edit::{EditContext, EditPlan, FutureRow, look_back_period, plan_edit};
 use rondel_core::maintenance::SKIPPED_AHEAD_MAX;
-use rondel_core::plan::{join_all_spans, spans_without};
+use rondel_core::plan::{join_all_spans, spans_without_rows};
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
@@ -112,7 +112,7 @@ impl State {
         if let Some((span, job)) = plan.skipped_span.zip(before) {
             let range = (span.first - SKIPPED_AHEAD_MAX, span.last);
             let stored = self.fires_with_rows(record.id, range);
-            plan.skipped_span = join_all_spans(spans_without(job, record.anchor, span, &stored));
+            plan.skipped_span = join_all_spans(spans_without_rows(job, record.anchor, span, &stored));
         }
         plan
     }

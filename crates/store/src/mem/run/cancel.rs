@@ -53,7 +53,7 @@ impl Cancel for MemStore {
         let run_ids: Vec<RunId> = state.cancels.iter().copied().filter(|run| *run > after).collect();
         let mut reason = |id: RunId| {
             let run = state.own_open_run(token, id).filter(|run| run.cancel_by.is_none())?;
-            run.cancel_reason.filter(|reason| reason.is_for_queued()).map(|reason| (id, reason))
+            run.cancel_reason.filter(|reason| reason.applies_only_to_queued()).map(|reason| (id, reason))
         };
         Ok(run_ids.into_iter().filter_map(&mut reason).take(to_usize(limit)).collect())
     }

@@ -27,7 +27,7 @@ impl Runs for MemStore {
             has_recorded_start: run.started_at.is_some(),
             owner: LeaseToken { node: run.node, epoch: run.node_epoch },
             cancel_by: run.cancel_by.clone(),
-            drop_for: run.cancel_reason.filter(|reason| reason.is_for_queued()),
+            drop_for: run.cancel_reason.filter(|reason| reason.applies_only_to_queued()),
             term: state.due.get(&run.job).map_or(0, |due| due.term),
         };
         Ok(ids.iter().filter_map(|id| state.runs.get(id)).map(check).collect())

@@ -61,7 +61,7 @@ const INSERT_CANCELS: Statement = Statement {
     text: "INSERT {ignore} INTO run_cancel (run_id, requested_by, asked_at_ms) {values:iti} {or_ignore}",
 };
 /// The runs that a user's request to cancel applies to, as [`CancelRequest::replaces`] decides.
-macro_rules! may_be_asked {
+macro_rules! accepts_cancel_request {
     () => {
         "(run.cancel_by IS NULL OR run.cancel_reason IN ('window_over', 'dry', 'paused', 'changed'))"
     };
@@ -73,7 +73,7 @@ pub(in crate::sql) const READ_OPEN_RUNS: Statement = Statement {
         "SELECT ",
         run_columns!(),
         " FROM open_run CROSS JOIN run WHERE run.id = open_run.id AND open_run.job_id = ? AND ",
-        may_be_asked!(),
+        accepts_cancel_request!(),
         " AND (? = 0 OR open_run.app_id = ?) ORDER BY open_run.id LIMIT ?"
     ),
 };
@@ -84,7 +84,7 @@ pub(in crate::sql) const READ_OPEN_RUNS_OF_FIRE: Statement = Statement {
         run_columns!(),
         " FROM open_run CROSS JOIN run WHERE run.id = open_run.id AND open_run.job_id = ? \
          AND open_run.status IN ('pending', 'waiting', 'running') AND open_run.fire_at_ms = ? AND ",
-        may_be_asked!(),
+        accepts_cancel_request!(),
         " AND (? = 0 OR open_run.app_id = ?) ORDER BY open_run.id LIMIT ?"
     ),
 };

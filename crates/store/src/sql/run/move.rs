@@ -377,18 +377,18 @@ impl Tx<'_> {
         jobs: &[(i64, BTreeSet<i64>)],
         to: (NodeId, i64),
     ) -> Result<Vec<RunId>> {
-        let (mut own_jobs, mut joining_jobs) = (Vec::new(), Vec::new());
+        let (mut own_jobs, mut jobs_already_there) = (Vec::new(), Vec::new());
         for row in self.rows(Query::new(&LOCK_DUE_ROWS).list(jobs.iter().map(|(job, _)| *job))).await? {
             let mut columns = Reader::new(&row, "job_due");
             let (job, home) = (columns.int("job_id")?, columns.int("home")?);
             if home == token.node.get() {
                 own_jobs.push(job);
             } else if home == to.0.get() {
-                joining_jobs.push(job);
+                jobs_already_there.push(job);
             }
         }
         let run_ids: BTreeSet<i64> = jobs.iter().flat_map(|(_, runs)| runs).copied().collect();
-        let mut moving_runs = self.lock_unsent_runs(token, jobs, &joining_jobs).await?;
+        let mut moving_runs = self.lock_unsent_runs(token, jobs, &jobs_already_there).await?;
         let mut staying_jobs = HashSet::new();
         let mut open_runs = Vec::new();
         for run in self.lock_open_runs_of_jobs(&own_jobs, token.node).await? {
@@ -420,14 +420,14 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Locks those of these runs that were not sent and whose jobs are in `joining_jobs`: these jobs already have the other node as their home.
+    /// Locks those of these runs that were not sent and whose jobs are in `jobs_already_there`: these jobs already have the other node as their home.
     async fn lock_unsent_runs(
         &mut self,
         token: LeaseToken,
         jobs: &[(i64, BTreeSet<i64>)],
-        joining_jobs: &[i64],
+        jobs_already_there: &[i64],
     ) -> Result<Vec<i64>> {
-        let runs = jobs.iter().filter(|(job, _)| joining_jobs.contains(job)).flat_map(|(_, runs)| runs).copied();
+        let runs = jobs.iter().filter(|(job, _)| jobs_already_there.contains(job)).flat_map(|(_, runs)| runs).copied();
         let mut runs: Vec<i64> = runs.collect();
         runs.sort_unstable();
         let mut unsent_ids = Vec::with_capacity(runs.len());

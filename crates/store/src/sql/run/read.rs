@@ -230,7 +230,9 @@ impl Runs for SqlStore {
                     has_recorded_start: columns.opt_at("started_at_ms")?.is_some(),
                     owner: LeaseToken { node: NodeId::new(columns.int("node_id")?), epoch: columns.int("node_epoch")? },
                     cancel_by: columns.opt_text("cancel_by")?,
-                    drop_for: columns.opt_word::<Reason>("cancel_reason")?.filter(|reason| reason.is_for_queued()),
+                    drop_for: columns
+                        .opt_word::<Reason>("cancel_reason")?
+                        .filter(|reason| reason.applies_only_to_queued()),
                     term: columns.int("term")?,
                 };
                 checks.push(check);

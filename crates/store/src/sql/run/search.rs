@@ -19,7 +19,7 @@ macro_rules! duration {
         "(CASE WHEN started_at_ms IS NULL THEN -1 ELSE COALESCE(finished_at_ms, ?) - started_at_ms END)"
     };
 }
-macro_rules! late {
+macro_rules! lateness {
     () => {
         "(CASE WHEN started_at_ms IS NULL OR attempt <> 1 OR trigger_kind IN ('parent', 'backfill') THEN -1 \
          ELSE started_at_ms - fire_at_ms END)"
@@ -90,7 +90,7 @@ macro_rules! search {
                  AND status IN (?, ?, ?, ?, ?, ?, ?, ?, ?) AND trigger_kind IN (?, ?, ?, ?, ?, ?, ?, ?) AND ",
                 duration!(),
                 " BETWEEN ? AND ? AND ",
-                late!(),
+                lateness!(),
                 " BETWEEN ? AND ? AND COALESCE(executor, '') LIKE ? ESCAPE '!' \
                  AND (CASE ? WHEN 1 THEN app_id WHEN 2 THEN job_id WHEN 3 THEN job_id ELSE 0 END {in_list} \
                  OR (? = 3 AND {lower:message} LIKE ? ESCAPE '!')) ",
@@ -131,22 +131,22 @@ macro_rules! searches {
                 $base,
                 $id,
                 "AND (",
-                late!(),
+                lateness!(),
                 " < ? OR (",
-                late!(),
+                lateness!(),
                 " = ? AND +id < ?)) ORDER BY ",
-                late!(),
+                lateness!(),
                 " DESC, id DESC LIMIT ?"
             ),
             search!(
                 $base,
                 $id,
                 "AND (",
-                late!(),
+                lateness!(),
                 " > ? OR (",
-                late!(),
+                lateness!(),
                 " = ? AND +id > ?)) ORDER BY ",
-                late!(),
+                lateness!(),
                 ", id LIMIT ?"
             ),
         ]
@@ -440,8 +440,8 @@ fn query(
         .int(lateness_range.1)
         .text(&terms.executor);
     query = query.int(terms.id_kind).list(terms.ids.iter().copied()).int(terms.id_kind).text(&terms.message);
-    let beyond_all = if search.is_backward { -2 } else { i64::MAX };
-    let from = from.unwrap_or(RunPlace { value: beyond_all, id: RunId::new(beyond_all) });
+    let start_value = if search.is_backward { -2 } else { i64::MAX };
+    let from = from.unwrap_or(RunPlace { value: start_value, id: RunId::new(start_value) });
     query = match search.order {
         RunOrder::Newest => query,
         RunOrder::Longest => {

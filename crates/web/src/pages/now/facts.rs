@@ -7,7 +7,7 @@ use futures_util::future::{try_join, try_join3, try_join5};
 use rondel_admin::forecast::COMING_JOB_COUNT_MAX;
 use rondel_admin::{OnlineExecutor, given_name};
 use rondel_core::access::Permission;
-use rondel_core::attention::{AttentionFacts, FailingJob, JobWithoutExecutor, LONG_MIN, PAUSED_FOR, RunUnderWay};
+use rondel_core::attention::{AttentionFacts, FORGOTTEN_AFTER, FailingJob, JobWithoutExecutor, LONG_MIN, RunUnderWay};
 use rondel_core::homes::Switch;
 use rondel_core::select::Select;
 use rondel_core::sketch::{Sketch, Step};
@@ -83,7 +83,8 @@ pub(crate) async fn read<Q: Sync>(
 ) -> Result<SystemState, Problem> {
     let (engine, now) = (call.engine(), call.engine().now());
     let nodes = async { engine.store().nodes().await.map_err(Problem::from) };
-    let idle_jobs = async { Ok(engine.store().idle_jobs(call.namespace.id, now - PAUSED_FOR, JOB_COUNT_MAX).await?) };
+    let idle_jobs =
+        async { Ok(engine.store().idle_jobs(call.namespace.id, now - FORGOTTEN_AFTER, JOB_COUNT_MAX).await?) };
     let fact_reads = try_join5(
         failures.read(call),
         failures.failing_jobs(call),
@@ -317,9 +318,9 @@ async fn runs_under_way<Q>(
     running_runs: &[Run],
     (jobs, now): (&JobsById, Timestamp),
 ) -> Result<Vec<RunUnderWay>, Problem> {
-    let owners: Vec<i64> = running_runs.iter().map(|run| run.job.get()).collect();
+    let job_ids: Vec<i64> = running_runs.iter().map(|run| run.job.get()).collect();
     let points =
-        series::read_points(call, PointKind::Job, &owners, BucketRange::new(Step::Day, now - DURATION_LOOK_BACK, now))
+        series::read_points(call, PointKind::Job, &job_ids, BucketRange::new(Step::Day, now - DURATION_LOOK_BACK, now))
             .await?;
     let mut durations_by_job: HashMap<i64, Sketch> = HashMap::new();
     points.iter().for_each(|point| durations_by_job.entry(point.owner).or_default().merge(&point.durations));

@@ -63,7 +63,7 @@ struct NowPage {
 struct HealthRow {
     class: &'static str,
     word: &'static str,
-    counts: Health,
+    health: Health,
     lease: String,
     lateness: Option<String>,
     /// How soon after their planned instants handlers should begin.
@@ -82,7 +82,7 @@ struct FindingRow {
 
 pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
-    let range = BucketRange::new(Step::Quarter, now - CHART_LENGTH + Step::Quarter.length(), now);
+    let range = BucketRange::new(Step::QuarterHour, now - CHART_LENGTH + Step::QuarterHour.length(), now);
     let scale = Scale { from: now - HOUR * LANE_HOURS_BACK, to: now + HOUR * LANE_HOURS_AHEAD };
     let request = TimelineRequest {
         lane_kind: LaneKind::Job,
@@ -99,7 +99,7 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     let lanes = lanes::timeline(&page.call, &request, &failures);
     let (system_state, buckets, timeline, alert_count) =
         try_join4(system_state, buckets, lanes, alerts::open_incident_count(&page.call)).await?;
-    let chart_range = BucketRange { to: Step::Quarter.floor(now) + Step::Quarter.length(), ..range };
+    let chart_range = BucketRange { to: Step::QuarterHour.floor(now) + Step::QuarterHour.length(), ..range };
     let chart = OutcomeChart::new(&buckets, chart_range, (now, t));
     let health = health_row(system_state.health, &system_state.facts, (now, t));
     let findings = list_findings(system_state.facts, now);
@@ -147,7 +147,7 @@ fn health_row(
         objective: length_text(LATENESS_OBJECTIVE, t),
         is_late,
         next_fire: health.next_fire_at.map(|at| Moment::new(at, now, t)),
-        counts: health,
+        health,
     }
 }
 

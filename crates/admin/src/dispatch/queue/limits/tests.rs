@@ -103,7 +103,7 @@ fn in_a_cluster_one_node_counts_a_shared_limit() {
     assert!(!send(&mut limits, &ready(2, &job), at(0), &mut runs));
     assert_eq!(limits.take_homes_to_ask(), std::slice::from_ref(&name));
     assert_eq!(limits.take_homes_to_ask(), []);
-    limits.ask_again();
+    limits.ask_for_homes_again();
     assert_eq!(limits.take_homes_to_ask(), std::slice::from_ref(&name), "no answer came");
     assert_eq!(limits.jobs_awaiting_home(&name, 1, &runs), BTreeSet::from([JobId::new(1)]));
     assert!(limits.remove(RunId::new(1_000), &mut runs).is_some(), "it went to the home");
