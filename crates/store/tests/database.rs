@@ -22,6 +22,8 @@ mod migrating;
 mod packet_limit;
 #[path = "database/packets.rs"]
 mod packets;
+#[path = "database/proxy.rs"]
+mod proxy;
 #[path = "database/read_only.rs"]
 mod read_only;
 #[path = "database/requests.rs"]

@@ -6,26 +6,26 @@
 //! database ends the idle transaction.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::{Any, SqlStr, Transaction};
 use tokio::runtime::Handle;
-use tokio::time::timeout;
 
-/// How long a transaction may take to begin after its caller was dropped. After this time the pool checks the session, and closes it if the
-/// check fails.
-const BEGIN_TIMEOUT: Duration = Duration::from_secs(5);
+use super::pools::Pools;
 
 type BeginResult = sqlx::Result<Transaction<'static, Any>>;
 
-/// A transaction that begins in a session. If the caller is dropped, the transaction still begins, and is then rolled back.
-pub(super) struct BeginTransaction(Option<Pin<Box<dyn Future<Output = BeginResult> + Send>>>);
+/// A transaction that begins in a session of `pools`. If the caller is dropped, the transaction still begins, and is then rolled back.
+pub(super) struct BeginTransaction {
+    begin_future: Option<Pin<Box<dyn Future<Output = BeginResult> + Send>>>,
+    pools: Arc<Pools>,
+}
 
 impl BeginTransaction {
-    pub(super) fn new(session: PoolConnection<Any>, statement: SqlStr) -> Self {
-        Self(Some(Transaction::begin(session, Some(statement))))
+    pub(super) fn new(session: PoolConnection<Any>, statement: SqlStr, pools: Arc<Pools>) -> Self {
+        Self { begin_future: Some(Transaction::begin(session, Some(statement))), pools }
     }
 }
 
@@ -33,10 +33,10 @@ impl Future for BeginTransaction {
     type Output = BeginResult;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<BeginResult> {
-        let Some(begin_future) = &mut self.0 else { return Poll::Pending };
+        let Some(begin_future) = &mut self.begin_future else { return Poll::Pending };
         let poll_result = begin_future.as_mut().poll(context);
         if poll_result.is_ready() {
-            self.0 = None;
+            self.begin_future = None;
         }
         poll_result
     }
@@ -44,10 +44,12 @@ impl Future for BeginTransaction {
 
 impl Drop for BeginTransaction {
     fn drop(&mut self) {
-        // Like the pool's own tasks, this task is not registered with the process's task tracker: it ends within the limit, and closing the
-        // pool waits for it.
-        if let (Some(begin_future), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
-            drop(runtime.spawn(timeout(BEGIN_TIMEOUT, begin_future)));
-        }
+        let (Some(begin_future), Ok(runtime)) = (self.begin_future.take(), Handle::try_current()) else { return };
+        // There is no time limit: a session that is given up before the database has answered would return to the pool, and be inside
+        // the transaction once the answer comes. If the database does not answer, all sessions are replaced, and those of replaced
+        // pools are closed when they return. Like the pool's own tasks, this task is not registered with the process's task tracker:
+        // closing the pool waits for it.
+        let pools = Arc::clone(&self.pools);
+        drop(runtime.spawn(async move { pools.until_replaced(begin_future).await }));
     }
 }
