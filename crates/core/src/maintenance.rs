@@ -22,8 +22,8 @@ pub const LENGTH_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// A job inside a window is planned again after at most this long, so that it notices if the window ends early.
 pub const REPLAN_WITHIN: Duration = Duration::from_secs(60);
 
-/// A row of skipped fires reaches at most this long beyond the instant of its first fire, unless all its fires had passed: a window skips
-/// fires up to [`REPLAN_WITHIN`] after the next fire, and the next fire is planned at most a minute ahead.
+/// A row of skipped fires reaches at most this long beyond the instant of its first fire, unless all its fires had passed: if some are
+/// ahead, the first is at most [`REPLAN_WITHIN`] old, and the last is at most as far ahead of the present or of the first.
 pub const SKIPPED_AHEAD_MAX: Duration = Duration::from_secs(120);
 
 word_enum! {
@@ -103,6 +103,9 @@ pub fn plan_within(
         let hold_starts =
             windows_in_effect.iter().filter(|window| window.fires == FiresInside::Hold).map(|window| window.starts_at);
         let end = hold_starts.filter(|starts_at| *starts_at > next_fire_at).fold(end, std::cmp::min);
+        // After a long stall, fires that have passed and fires that are ahead get separate rows (see `SKIPPED_AHEAD_MAX`).
+        let is_old = next_fire_at + REPLAN_WITHIN < look_ahead.now;
+        let end = if is_old { end.min(look_ahead.now) } else { end };
         return skip_until(job, anchor, (next_fire_at, end));
     }
     if let Some(held_from) = cursor.held_from {

@@ -24,13 +24,13 @@ enum Step {
     /// Servers scan each second for this many seconds.
     Scans(u8),
     /// All servers stand still for this many seconds.
-    Stall(u8),
+    Stall(u16),
     Pause,
     Resume,
     /// The job gets another schedule.
     Change,
     /// A window is planned. The numbers are its start, in seconds after the earliest allowed start, and its length in seconds.
-    Window(FiresInside, u8, u8),
+    Window(FiresInside, u8, u16),
     /// Ends all windows that are open.
     EndWindows,
     /// This many milliseconds pass without a scan.
@@ -41,11 +41,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let fires_inside = prop_oneof![Just(FiresInside::Skip), Just(FiresInside::Hold)];
     let step = prop_oneof![
         4 => (1_u8..6).prop_map(Step::Scans),
-        2 => (1_u8..20).prop_map(Step::Stall),
+        2 => prop_oneof![4 => 1_u16..20, 1 => 100_u16..400].prop_map(Step::Stall),
         2 => Just(Step::Pause),
         3 => Just(Step::Resume),
         1 => Just(Step::Change),
-        2 => (fires_inside, 0_u8..6, 1_u8..12).prop_map(|(fires, after, length)| Step::Window(fires, after, length)),
+        2 => (fires_inside, 0_u8..6, prop_oneof![4 => 1_u16..12, 1 => 200_u16..600]).prop_map(|(fires, after, length)| Step::Window(fires, after, length)),
         1 => Just(Step::EndWindows),
         1 => (1_u16..999).prop_map(Step::Wait),
     ];

@@ -68,6 +68,19 @@ fn a_long_window_is_planned_a_minute_at_a_time() {
     assert_eq!((spans(&plan), plan.next), (vec![(1000, 1000, 1)], Some(at(2000))), "it fires inside once more");
 }
 
+/// An edit within the next minute finds the row of the fires that are ahead, because it is short.
+#[test]
+fn after_a_long_stall_past_fires_and_those_ahead_have_separate_rows() {
+    let job = job(&json!({"every": "10s"}), "once");
+    let windows = [closed(100, 10_000, FiresInside::Skip)];
+    let past = plan_at(&job, 100, 400, &windows);
+    assert_eq!((spans(&past), past.next), (vec![(100, 390, 30)], Some(at(400))));
+    let ahead = plan_at(&job, 400, 400, &windows);
+    assert_eq!((spans(&ahead), ahead.next), (vec![(400, 450, 6)], Some(at(460))));
+    let short = plan_at(&job, 100, 160, &windows);
+    assert_eq!((spans(&short), short.next), (vec![(100, 210, 12)], Some(at(220))));
+}
+
 #[test]
 fn held_fires_run_at_the_end_of_the_window_by_the_misfire_policy() {
     let windows = [closed(100, 130, FiresInside::Hold)];
