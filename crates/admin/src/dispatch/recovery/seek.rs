@@ -147,7 +147,11 @@ impl RemoteExecutor {
     fn is_fit(&self, ready: &ReadyRun) -> bool {
         let job = &ready.definition.job;
         let is_allowed = ready.run.only_executor.as_ref().is_none_or(|only| *only == self.name);
-        let has_handler = takes_handler(self.handlers.iter().map(String::as_str), &job.handler);
+        // As in `ConnectedExecutor::has_handler`.
+        let has_handler = match &job.pump {
+            Some(_) => self.handlers.contains(&job.handler),
+            None => takes_handler(self.handlers.iter().map(String::as_str), &job.handler),
+        };
         self.app == ready.run.app && is_allowed && has_handler && job.select.admits(&self.name, &self.labels)
     }
 }
@@ -347,6 +351,21 @@ mod tests {
             let elsewhere = RemoteExecutors::new(NodeId::new(1), &nodes, &[session(2, 1, 1)], &records, NOW);
             assert_eq!(elsewhere.node_for(&ready(1, &definition(&json!({})))).map(NodeId::get), expected);
         }
+    }
+
+    /// An executor that takes any handler speaks XXL-JOB's protocol, which has no groups of pump jobs.
+    #[test]
+    fn an_executor_that_takes_any_handler_gets_no_pump_jobs() {
+        let nodes = [node(2, 1, 1_005)];
+        let target = |handlers, overrides: serde_json::Value| {
+            let records = [record(1, handlers, "{}")];
+            let elsewhere = RemoteExecutors::new(NodeId::new(1), &nodes, &[session(2, 1, 1)], &records, NOW);
+            elsewhere.node_for(&ready(1, &definition(&overrides))).map(NodeId::get)
+        };
+        let pump = json!({"pump": {"items": [{"name": "eu"}], "groups": 1}});
+        assert_eq!(target("[\"*\"]", json!({})), Some(2));
+        assert_eq!(target("[\"*\"]", pump.clone()), None);
+        assert_eq!(target("[\"h\"]", pump), Some(2));
     }
 
     #[test]
