@@ -74,15 +74,21 @@ fn job(name: &str, change: &Value) -> Value {
     job
 }
 
-/// A page of the console, for a user who signed in by a link.
-async fn page(server: &Server, path: &str) -> String {
-    let link = server.api().post("/api/v1/sign-in-links", json!({})).await.expect(201);
+/// A client for the console, with the cookie of a user who signed in by a link of this caller.
+async fn sign_in(server: &Server, api: &Api) -> (reqwest::Client, String) {
+    let link = api.post("/api/v1/sign-in-links", json!({})).await.expect(201);
     let token = link["path"].as_str().and_then(|path| path.split_once("token=")).expect("a link").1.to_owned();
     let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().expect("a client");
     let form = format!("token={token}&next=/jobs");
     let request = client.post(format!("{}/sign-in", server.url())).header("origin", server.url()).body(form);
     let answer = request.header("content-type", "application/x-www-form-urlencoded").send().await.expect("an answer");
     let cookie = answer.headers()["set-cookie"].to_str().expect("text").split(';').next().expect("a cookie").to_owned();
+    (client, cookie)
+}
+
+/// A page of the console, for a user who signed in by a link.
+async fn page(server: &Server, path: &str) -> String {
+    let (client, cookie) = sign_in(server, &server.api()).await;
     let request =
         client.get(format!("{}/n/default{path}", server.url())).header("cookie", cookie).header("accept", "text/html");
     request.send().await.expect("an answer").text().await.expect("a page")
@@ -169,6 +175,36 @@ async fn parameters_that_do_not_fit_are_refused_before_the_run() {
     let warned = api.post("/api/v1/jobs", job("gone", &json!({"handler": "plain"}))).await.expect(201);
     assert_eq!(warned["warnings"].as_array().map(Vec::len), Some(1), "{warned}");
     two.stop().await;
+}
+
+/// The refused form names an app that its sender may not edit, and whose handler declares its parameters.
+#[tokio::test]
+async fn the_audit_entry_of_a_refused_form_names_its_job() {
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let server = Server::start(&db).await;
+    let api = server.api();
+    api.post("/api/v1/apps", json!({"name": "billing"})).await.expect(201);
+    api.post("/api/v1/jobs", json!({"name": "own", "app": "mine", "handler": "h"})).await.expect(201);
+    let executor = RunningExecutor::start(&server, "one", with_old_params);
+    import(&api, 1).await;
+    let grants = json!([{"role": "editor", "namespace": "default", "app": "mine"}]);
+    let token = json!({"kind": "api", "name": "scoped", "grants": grants});
+    let token = api.post("/api/v1/tokens", token).await.expect(201);
+    let scoped = Api::new(server.url(), token["token"].as_str().expect("a secret"));
+    let (client, cookie) = sign_in(&server, &scoped).await;
+    // A form without a version is a conflict.
+    let form = "name=own&app=billing&handler=import&kind=none&retry_max=0&retry_backoff=10s";
+    let request = client.post(format!("{}/n/default/jobs/own/edit", server.url())).header("cookie", cookie);
+    let request = request.header("origin", server.url()).header("accept", "text/html");
+    let request = request.header("content-type", "application/x-www-form-urlencoded").body(form);
+    let answer = request.send().await.expect("an answer");
+    assert_eq!(answer.status().as_u16(), 409);
+    let page = answer.text().await.expect("a page");
+    assert!(page.contains("value=\"billing\"") && !page.contains("param.text.table"), "{page}");
+    let log = api.get("/api/v1/audit?action=job.change&limit=1").await.expect(200);
+    let entry = &log["items"][0];
+    assert_eq!((&entry["object"], &entry["verdict"]), (&json!("own"), &json!("failed")), "{log:#}");
+    executor.stop().await;
 }
 
 #[tokio::test]

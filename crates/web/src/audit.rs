@@ -86,7 +86,7 @@ impl AuditNote {
     }
 
     /// Marks the request as refused for the audit log. Needed where the answer hides the refusal, such as a 404 for a job that the caller
-    /// may not see.
+    /// may not see. The entry of a change that is answered without an error is not affected.
     pub(crate) fn mark_denied(&self) {
         self.fields().is_denied = true;
     }
@@ -143,9 +143,12 @@ impl PendingEntry {
     pub(crate) async fn end(self, web: &Web, status: StatusCode, note: &AuditNote) {
         let entry = {
             let mut fields = note.fields();
+            // If only one of several objects was refused, the answer is no error, and the entry shows the changes of the others.
+            let is_error = status.is_client_error() || status.is_server_error();
             let verdict = match status {
-                _ if fields.is_denied || status == StatusCode::FORBIDDEN => Verdict::Denied,
-                status if status.is_client_error() || status.is_server_error() => Verdict::Failed,
+                StatusCode::FORBIDDEN => Verdict::Denied,
+                _ if is_error && fields.is_denied => Verdict::Denied,
+                _ if is_error => Verdict::Failed,
                 _ => Verdict::Allowed,
             };
             // `document_after` stays empty if the change was refused or failed.
@@ -224,7 +227,8 @@ pub(crate) fn action_of_request(method: &Method, path: &str) -> String {
     // In `jobs:bulk`, the part after the colon is a verb that applies to the whole collection.
     let path = path.trim_start_matches("/api/v1").trim_start_matches('/').replace(':', "/");
     let parts: Vec<&str> = path.split('/').collect();
-    let fixed_parts: Vec<&str> = parts.iter().copied().filter(|part| !part.starts_with('{')).collect();
+    let is_fixed = |part: &&str| !part.is_empty() && !part.starts_with('{');
+    let fixed_parts: Vec<&str> = parts.iter().copied().filter(is_fixed).collect();
     let ends_in_parameter = parts.last().is_some_and(|last| last.starts_with('{'));
     let singular = |word: &str| word.strip_suffix('s').filter(|_| !word.ends_with("ss")).unwrap_or(word).to_owned();
     let noun = fixed_parts.first().map_or_else(|| "console".to_owned(), |word| singular(word));
@@ -292,7 +296,6 @@ mod tests {
             (Method::POST, "/alerts/rules/{name}", "alert-rule.change"),
             (Method::GET, "/", "console.read"),
         ] {
-            let (path, expected) = if path == "/" { (path, ".read") } else { (path, expected) };
             assert_eq!(action_of_request(&method, path), expected, "{method} {path}");
         }
         assert_eq!(object_of_request("/api/v1/jobs/{name}/pause", "/api/v1/jobs/a.b/pause"), "a.b");

@@ -49,18 +49,23 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     request.extensions_mut().insert(trace);
     let handle = async {
         let mut response = next.run(request).instrument(span.clone()).await;
+        // A page that cannot get its namespace becomes a problem.
+        if let Some(namespace) = &namespace {
+            response = namespace.add_to(response).await;
+        }
         let problem = response.extensions_mut().remove::<Problem>();
         match (&problem, &page_context) {
             (Some(problem), Some(page_context)) => page_context.render(&mut response, problem, &request_id),
             (Some(problem), None) => render(&mut response, problem, &request_id, &path),
             (None, _) => {}
         }
+        // The links of a problem page need the namespace too.
+        if let (Some(_), Some(namespace)) = (&problem, &namespace) {
+            response = namespace.add_to(response).await;
+        }
         (response, problem)
     };
     let (mut response, problem) = zones.scope(handle).await;
-    if let Some(namespace) = namespace {
-        response = namespace.add_to(response).await;
-    }
     add_security_headers(response.headers_mut(), &request_id);
     if web.config.hsts {
         response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HeaderValue::from_static(TRANSPORT_SECURITY));

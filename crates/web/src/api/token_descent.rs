@@ -20,7 +20,7 @@ pub(super) struct TokenDescent {
     /// Whether the token belongs to the same series as the token that it replaces.
     pub(super) is_same_series: bool,
     pub(super) expires_at: Option<Timestamp>,
-    /// Whether the expiry is limited by that of the caller's token or of the replaced token.
+    /// Whether a token shortened the lifetime: the one from which the new token descends, or the one that rotates the replaced token.
     pub(super) is_expiry_limited: bool,
 }
 
@@ -82,10 +82,8 @@ pub(super) async fn descent_of_replacement<Q>(
             return Err(Problem::new(Code::Forbidden, detail));
         }
     };
-    let mut expires_at = match caller {
-        Some(_) => replaced_token.expires_at,
-        None => replaced_token.expires_at.map(|end| now + end.since(replaced_token.created_at)),
-    };
+    let end_of_full_lifetime = replaced_token.expires_at.map(|end| now + end.since(replaced_token.created_at));
+    let mut expires_at = if caller.is_some() { replaced_token.expires_at } else { end_of_full_lifetime };
     let mut line = None;
     // Within a series, the token that made the old one may have ended already, so the expiry of the old token is the limit instead.
     for token in [caller, minted_by.filter(|_| !is_same_series)].into_iter().flatten() {
@@ -100,7 +98,7 @@ pub(super) async fn descent_of_replacement<Q>(
         line,
         is_same_series,
         expires_at,
-        is_expiry_limited: caller.is_some() && expires_at.is_some(),
+        is_expiry_limited: expires_at != end_of_full_lifetime,
     })
 }
 

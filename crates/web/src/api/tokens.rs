@@ -308,8 +308,8 @@ pub(crate) async fn create_token<Q>(call: &GlobalCall<Q>, new_token: NewToken) -
     Ok(with_secret(call, (&record, &names), (&secret, is_expiry_limited)))
 }
 
-/// The token as the API shows it, with its secret, which is not written to the audit log. A token for executors gets a warning if the
-/// expiry of its maker's token limits its own. Reads nothing from the store: after an error, the token's secret would be lost.
+/// The token as the API shows it, with its secret, which is not written to the audit log. A token for executors gets a warning if another
+/// token limits its lifetime. Reads nothing from the store: after an error, the token's secret would be lost.
 fn with_secret<Q>(
     call: &GlobalCall<Q>,
     (record, names): (&TokenRecord, &GrantNames),

@@ -8,12 +8,14 @@
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION};
 use http::{HeaderValue, Uri};
+use rondel_core::error_chain::chain;
 use rondel_core::name;
 
 use crate::call::{AdmittedCaller, named_namespace, shown_namespace};
+use crate::problem::Problem;
 use crate::redirect::redirect_to;
 use crate::state::Web;
 
@@ -127,7 +129,8 @@ fn has_no_namespace(path: &str) -> bool {
 }
 
 impl OwnNamespace {
-    /// Adds the namespace to the redirect, links and forms of a response.
+    /// Adds the namespace to the redirect, links and forms of a response. A page that is too long or breaks off is replaced by a problem:
+    /// without the namespace, its forms would act in another one.
     pub(crate) async fn add_to(&self, mut response: Response) -> Response {
         let location = response.headers().get(LOCATION).and_then(|location| location.to_str().ok());
         if let Some(location) =
@@ -141,9 +144,19 @@ impl OwnNamespace {
             return response;
         }
         let (mut parts, body) = response.into_parts();
-        let html = to_bytes(body, PAGE_LEN_MAX).await.ok().and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
-        parts.headers.remove(CONTENT_LENGTH);
-        Response::from_parts(parts, html.map_or_else(Body::empty, |html| Body::from(self.rewrite_html(&html))))
+        match to_bytes(body, PAGE_LEN_MAX).await {
+            Ok(bytes) => {
+                parts.headers.remove(CONTENT_LENGTH);
+                Response::from_parts(parts, Body::from(self.rewrite_html(&String::from_utf8_lossy(&bytes))))
+            }
+            Err(error) => {
+                let cause = format!("a page cannot get its namespace: {}", chain(&error));
+                let mut response = Problem::internal(cause).into_response();
+                // The log line of the request and its problem page need the extensions, such as the caller.
+                response.extensions_mut().extend(parts.extensions);
+                response
+            }
+        }
     }
 
     /// Adds the namespace to every URL in a page. Templates escape quotation marks in text and values, so everything that looks like an
@@ -260,5 +273,21 @@ mod tests {
             "<div hx-get=\"/n/ops/x\" hx-post=\"/n/ops/y\"><a href=\"#L1\"></a>"
         );
         assert_eq!(own.rewrite_html(html), expected);
+    }
+
+    #[tokio::test]
+    async fn a_page_that_cannot_be_read_is_replaced_by_a_problem() {
+        let own = OwnNamespace("ops".to_owned());
+        let too_long = Body::from(vec![b' '; PAGE_LEN_MAX + 1]);
+        let pieces = [Ok("<a href=\"/jobs\">"), Err(std::io::Error::other("the handler ended"))];
+        let broken_off = Body::from_stream(futures_util::stream::iter(pieces));
+        for (body, expected) in [(too_long, "length limit"), (broken_off, "the handler ended")] {
+            let mut response = Response::new(body);
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+            let response = own.add_to(response).await;
+            assert_eq!(response.status(), 500);
+            let cause = response.extensions().get::<Problem>().and_then(Problem::cause).unwrap_or_default();
+            assert!(cause.contains(expected), "{cause}");
+        }
     }
 }

@@ -11,9 +11,11 @@ use super::shell::Page;
 use super::texts::Texts;
 use super::zones;
 use crate::api::run_json;
+use crate::permits::HeavyWork;
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::run_filter::{self, can_continue};
+use crate::shares::{self, HeavyWorkShare};
 use crate::shown_runs::with_job_names;
 
 /// Maximum number of runs in a file.
@@ -37,7 +39,7 @@ pub(super) async fn csv(page: Page<ExportQuery>) -> Result<Response, Problem> {
     // With the byte order mark, spreadsheets read the file as UTF-8.
     let header_line = "\u{feff}id,job,status,planned,due,started,finished,duration_ms,late_ms,attempt,shard,trigger,executor,reason,message\r\n";
     let mut text = header_line.to_owned();
-    let mut export = begin_export(&page).await?;
+    let (mut export, _share) = begin_export(&page).await?;
     while let Some(runs) = next_runs(&page, &mut export).await? {
         for (job, run) in with_job_names(&page.call, runs).await? {
             text.push_str(&csv_line(&job, &run));
@@ -49,7 +51,7 @@ pub(super) async fn csv(page: Page<ExportQuery>) -> Result<Response, Problem> {
 
 pub(super) async fn json_lines(page: Page<ExportQuery>) -> Result<Response, Problem> {
     let mut text = String::new();
-    let mut export = begin_export(&page).await?;
+    let (mut export, _share) = begin_export(&page).await?;
     while let Some(runs) = next_runs(&page, &mut export).await? {
         for item in run_json::run_items(&page.call, runs.into_iter().map(Run::for_reader).collect()).await? {
             let line = serde_json::to_string(&item)
@@ -130,10 +132,12 @@ impl RunExport {
     }
 }
 
-async fn begin_export(page: &Page<ExportQuery>) -> Result<RunExport, Problem> {
+/// Begins an export. The share must live until the file is complete.
+async fn begin_export(page: &Page<ExportQuery>) -> Result<(RunExport, HeavyWorkShare), Problem> {
+    let share = shares::take_heavy_work_share(&page.call.web, HeavyWork::Export, page.call.caller.key())?;
     let filter = Filter::parse(&page.query().0, Scope::Runs).map_err(|error| run_filter::filter_problem(&error))?;
     let search = run_filter::build_search(&page.call, &filter, RunOrder::Newest, zones::clock_and_zone().1).await?;
-    Ok(RunExport::new(search))
+    Ok((RunExport::new(search), share))
 }
 
 /// The next runs; `None` at the end.

@@ -76,10 +76,7 @@ impl Neighbours {
             earlier_runs = broadcasts_before(page, run).await?;
         }
         page.call.conceal(&mut earlier_runs).await?;
-        let next_run = store.next_fire_after(run).await?;
-        let next_run = next_run.filter(|next_run| {
-            page.call.check(Some(next_run.app), || Problem::new(crate::problem::Code::RunNotFound, "")).is_ok()
-        });
+        let next_run = store.next_fire_after(run).await?.filter(|next_run| page.call.may_view(next_run.app));
         let neighbour = |other_run: &Run| Neighbour {
             id: other_run.id.to_string(),
             at: Moment::new(other_run.fire_at, now, page.t),

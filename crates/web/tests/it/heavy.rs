@@ -17,6 +17,7 @@ use tower::ServiceExt as _;
 
 use crate::harness::Server;
 use crate::holding::HoldingStore;
+use crate::visitor::Visitor;
 
 struct TestUser {
     id: TokenId,
@@ -215,6 +216,26 @@ async fn exports_and_applies_are_few_at_a_time() {
     let text = server.get("/metrics").await.text();
     for limit in ["exports", "exports_per_caller", "applies", "applies_per_caller"] {
         assert!(text.contains(&format!("rondel_http_limited_total{{limit=\"{limit}\"}} 1")), "{limit}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn downloads_of_runs_are_exports() {
+    let limits = HttpLimits { exports: 1, ..HttpLimits::default() };
+    let server = Server::start_with(WebConfig { limits, ..WebConfig::default() }).await;
+    create(&server, 40, 20_000).await;
+    let viewer = create_user(&server, "ann", "viewer").await;
+    let visitor = Visitor::signed_in(&server).await;
+    let export = send_request(&server, &viewer, "GET", "/api/v1/jobs/export", None).await;
+    assert_eq!(export.status(), 200);
+    let downloads = ["/export/runs.csv", "/export/runs.jsonl"];
+    for path in downloads {
+        let answer = visitor.get(path).await;
+        assert_eq!((answer.status.as_u16(), answer.headers.contains_key("retry-after")), (503, true), "{path}");
+    }
+    drop(export);
+    for path in downloads {
+        assert_eq!(visitor.get(path).await.status, 200, "{path}: the place is free");
     }
 }
 

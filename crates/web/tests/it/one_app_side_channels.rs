@@ -47,6 +47,44 @@ async fn a_moved_job_neither_shows_nor_gives_away_runs_of_its_old_app() {
     assert_eq!(server.with_body("POST", "/api/v1/jobs/moving/cancel", json!({})).await.expect(202)["asked"], 1);
 }
 
+/// The caller did not ask for the hidden run, so the audit log has no refusal.
+#[tokio::test]
+async fn the_page_of_a_run_from_before_a_move_is_not_recorded_as_a_refusal() {
+    let server = Server::start().await;
+    let scoped = ScopedCaller::new(&server, "viewer").await;
+    job(&server, "moving", "mine", json!({})).await;
+    let own = server.trigger("moving").await;
+    server.with_body("PATCH", "/api/v1/jobs/moving", json!({"app": "theirs"})).await.expect(200);
+    let next = server.trigger("moving").await;
+    let path = format!("/runs/{own}");
+    let page = scoped.visitor().await.get(&path).await;
+    assert!(page.status == 200 && !page.text().contains(&next.to_string()), "{}", page.text());
+    let page = Visitor::signed_in(&server).await.get(&path).await;
+    assert!(page.text().contains(&format!("href=\"/runs/{next}\"")), "{}", page.text());
+    let denied = server.get("/api/v1/audit?verdict=denied").await.expect(200);
+    assert_eq!(denied["items"], json!([]));
+}
+
+#[tokio::test]
+async fn a_retry_of_many_runs_is_recorded_although_the_job_of_one_moved_away() {
+    let server = Server::start().await;
+    let scoped = ScopedCaller::new(&server, "operator").await;
+    let mut ids = Vec::new();
+    for name in ["staying", "moving"] {
+        job(&server, name, "mine", json!({})).await;
+        let run = server.trigger(name).await;
+        server.fail(run, "failed").await;
+        ids.push(run.to_string());
+    }
+    server.with_body("PATCH", "/api/v1/jobs/moving", json!({"app": "theirs"})).await.expect(200);
+    let retry = json!({"action": "retry", "ids": ids});
+    let done = scoped.ask("POST", "/api/v1/runs:bulk", retry).await.expect(200);
+    assert_eq!((&done["done"], done["problems"].as_array().map(Vec::len)), (&json!(1), Some(1)), "{done}");
+    let entries = server.get("/api/v1/audit?action=run.bulk&limit=1").await.expect(200);
+    let entry = &entries["items"][0];
+    assert_eq!((&entry["verdict"], &entry["after"]["done"]), (&json!("allowed"), &json!(1)), "{entry}");
+}
+
 #[tokio::test]
 async fn the_picker_of_roles_offers_no_app_that_the_caller_does_not_see() {
     let server = Server::start().await;

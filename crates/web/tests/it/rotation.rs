@@ -173,6 +173,32 @@ async fn making_an_executors_token_by_an_expiring_token_causes_a_warning() {
     assert!(!visitor.post("/account/tokens", "name=x&grants=viewer").await.text().contains("made-ends"));
 }
 
+/// A rotation by an account gives a whole new lifetime, unless the token from which the new token descends expires earlier.
+#[tokio::test]
+async fn rotating_an_executors_token_causes_a_warning_if_another_token_limits_it() {
+    let server = Server::start().await;
+    let admin = server.admin.reveal();
+    let maker = make_token(&server, admin, api("1h")).await;
+    let secret = maker["token"].as_str().unwrap();
+    let mut executors = json!({
+        "kind": "executor", "name": "e", "grants": [{"role": "executor", "namespace": "default", "app": "a"}],
+    });
+    let limited = make_token(&server, secret, executors.clone()).await;
+    executors["expires_in"] = json!("30m");
+    let short = make_token(&server, secret, executors.clone()).await;
+    let rotated_by_token = make_token(&server, admin, executors).await;
+    user(&server, "ann", json!([{"role": "admin"}])).await;
+    let ann = signed_in(&server, "ann").await;
+    for (token, is_limited) in [(&limited, true), (&short, false)] {
+        let page = ann.post(&format!("/account/tokens/{}/rotate", token["id"].as_str().unwrap()), "").await;
+        assert!(page.text().contains("<pre>rondel_"), "{}", page.text());
+        assert_eq!(page.text().contains("made-ends"), is_limited, "{token}");
+    }
+    let new = rotate(&server, admin, &rotated_by_token).await;
+    assert_eq!(new["expires_at"], rotated_by_token["expires_at"]);
+    assert!(new["warnings"][0].is_string(), "a token gives no new lifetime: {new}");
+}
+
 #[tokio::test]
 async fn a_new_password_of_ones_own_ends_the_tokens_unless_they_are_kept() {
     let server = Server::start().await;
