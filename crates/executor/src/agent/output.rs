@@ -56,26 +56,48 @@ pub(super) async fn copy_to_log(
 }
 
 /// Reads a pipe to its end and returns the output. More output than `limit` allows is an error; the caller then kills
-/// the program.
+/// the program. Blank lines do not count.
 pub(super) async fn capture(pipe: Option<impl AsyncRead + Unpin>, limit: CaptureLimit) -> Result<Vec<u8>, JobError> {
     let Some(mut pipe) = pipe else { return Ok(Vec::new()) };
-    let (mut output, mut buffer, mut line_count) = (Vec::new(), vec![0; BUFFER_BYTES], 0);
+    let (mut output, mut buffer, mut lines_with_text) = (Vec::new(), vec![0; BUFFER_BYTES], LinesWithText::default());
     loop {
         let length = pipe.read(&mut buffer).await?;
         if length == 0 {
             return Ok(output);
         }
         output.extend_from_slice(&buffer[..length]);
-        line_count += count_lines(&buffer[..length]);
+        lines_with_text.add(&buffer[..length]);
         if output.len() > limit.bytes {
             let bytes = Bytes(limit.bytes as u64);
             return Err(JobError::failed(format_args!("it printed more than {bytes} and was killed")));
         }
-        if line_count > limit.lines as u64 {
+        if lines_with_text.count > limit.lines {
             let lines = limit.lines;
             return Err(JobError::failed(format_args!(
                 "it printed more than the requested {lines} lines and was killed"
             )));
+        }
+    }
+}
+
+/// Counts the lines that are not blank, piece by piece.
+#[derive(Debug, Default)]
+struct LinesWithText {
+    count: usize,
+    /// Whether the line that the next piece continues is counted already.
+    is_line_counted: bool,
+}
+
+impl LinesWithText {
+    /// Takes the next piece of the output. A line counts from its first byte that is not white space.
+    fn add(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            if *byte == b'\n' {
+                self.is_line_counted = false;
+            } else if !self.is_line_counted && !byte.is_ascii_whitespace() {
+                self.is_line_counted = true;
+                self.count += 1;
+            }
         }
     }
 }
@@ -241,6 +263,26 @@ mod tests {
         let text: String = (0..10_000).map(|number| format!("line {number}\n")).collect();
         let (lines, last) = log_of_dropped_reader(LogLimit { lines: 40, ..LogLimit::default() }, &text).await;
         assert_eq!((lines.last().map(String::as_str), last.as_str()), (Some("line 9999"), "line 9999"));
+    }
+
+    #[tokio::test]
+    async fn blank_lines_do_not_count_towards_the_limit_of_lines() {
+        let limit = CaptureLimit { bytes: 100, lines: 2 };
+        for text in ["", "\n\n\n", "a\n\n \t\r\nb\n\n", "\n\na\r\n\nb"] {
+            assert_eq!(capture(Some(text.as_bytes()), limit).await.unwrap(), text.as_bytes(), "{text:?}");
+        }
+        for text in ["a\nb\nc\n", "a\n\nb\n c"] {
+            assert!(capture(Some(text.as_bytes()), limit).await.is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_arrives_in_pieces_counts_once() {
+        let mut lines_with_text = LinesWithText::default();
+        for piece in ["a", "b\n", " ", "\n ", "c", "\n"] {
+            lines_with_text.add(piece.as_bytes());
+        }
+        assert_eq!(lines_with_text.count, 2);
     }
 
     #[test]

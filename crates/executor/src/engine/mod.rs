@@ -245,7 +245,7 @@ impl Engine {
         let connected_nodes = table.outbox.links().map(|link| link.node_id()).collect();
         drop(table);
         let identity = &self.identity;
-        fit_hello(Hello {
+        let (hello, left_out) = fit_hello(Hello {
             namespace: identity.namespace.clone(),
             app: identity.app.clone(),
             name: identity.name.clone(),
@@ -267,7 +267,12 @@ impl Engine {
             ahead_max_ms: ahead::AHEAD_MAX_MS,
             hello_number: self.hello_count.fetch_add(1, Ordering::Relaxed) + 1,
             connected_nodes,
-        })
+        });
+        if !left_out.is_empty() {
+            let left_out = left_out.join(" and ");
+            tracing::warn!("this executor's hello is too large for one message; it leaves out {left_out}");
+        }
+        hello
     }
 
     /// Begins a session whose hello was sent at uptime `hello_at`; `None` if another session to the same node is alive.
@@ -397,22 +402,24 @@ fn now() -> std::time::Instant {
 }
 
 /// Drops the schemas of parameters if the hello would be larger than a server accepts: parameters are still checked when
-/// a handler reads them. If that is not enough, also drops whether and when the held runs began.
-fn fit_hello(hello: Hello) -> Hello {
-    if rondel_proto::encoded_len(&hello) + HELLO_OVERHEAD <= rondel_proto::MESSAGE_BYTES_MAX {
-        return hello;
+/// a handler reads them. If that is not enough, also drops whether and when the held runs began. Returns the hello, and
+/// what it leaves out.
+fn fit_hello(mut hello: Hello) -> (Hello, Vec<&'static str>) {
+    let is_too_large =
+        |hello: &Hello| rondel_proto::encoded_len(hello) + HELLO_OVERHEAD > rondel_proto::MESSAGE_BYTES_MAX;
+    let mut left_out = Vec::new();
+    if is_too_large(&hello) && !hello.handler_infos.is_empty() {
+        hello.handler_infos.clear();
+        left_out.push("the schemas of its handlers' parameters");
     }
-    tracing::warn!(
-        "this executor's hello is too large with the schemas of its handlers' parameters; they are left out"
-    );
-    let mut hello = Hello { handler_infos: Vec::new(), ..hello };
-    if rondel_proto::encoded_len(&hello) + HELLO_OVERHEAD > rondel_proto::MESSAGE_BYTES_MAX {
+    if is_too_large(&hello) && !hello.held.is_empty() {
         // A run without these fields counts as begun, which is the safe assumption.
         for run in &mut hello.held {
             (run.not_begun, run.started_at_ms, run.running_ms) = (false, 0, 0);
         }
+        left_out.push("when its runs began");
     }
-    hello
+    (hello, left_out)
 }
 
 /// Bytes that the message around a hello adds to the encoded size of the hello.
@@ -439,10 +446,14 @@ mod tests {
             handler_infos: (0..16).map(info).collect(),
             ..Hello::default()
         };
-        let fits = fit_hello(hello.clone());
+        let (fits, left_out) = fit_hello(hello.clone());
         assert!(rondel_proto::encoded_len(&fits) + HELLO_OVERHEAD <= rondel_proto::MESSAGE_BYTES_MAX);
         assert_eq!((fits.handler_infos.len(), fits.held.len(), fits.declared.len()), (0, hello.held.len(), 1_000));
+        assert_eq!(left_out, ["the schemas of its handlers' parameters", "when its runs began"]);
+        let without_schemas = Hello { handler_infos: Vec::new(), ..hello.clone() };
+        assert_eq!(fit_hello(without_schemas).1, ["when its runs began"]);
         let usual = Hello { held: Vec::new(), finished: Vec::new(), declared: Vec::new(), ..hello };
-        assert_eq!(fit_hello(usual).handler_infos.len(), 16);
+        let (usual, left_out) = fit_hello(usual);
+        assert_eq!((usual.handler_infos.len(), left_out.len()), (16, 0));
     }
 }

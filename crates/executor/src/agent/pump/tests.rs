@@ -64,6 +64,7 @@ async fn wait_for_log(config: &AgentConfig, params: &Value, words: &str) {
     panic!("{words:?} is not in {log}");
 }
 
+/// The blank line between the two rows does not count towards the limit of two lines.
 #[tokio::test]
 async fn rows_go_from_one_program_to_the_other() {
     let dir = tempfile::tempdir().unwrap();
@@ -76,13 +77,13 @@ async fn rows_go_from_one_program_to_the_other() {
     );
     let params = json!({"select": once(path, select), "execute": sh(&execute)});
     let test = pump(&in_dir(&path.join("work")), &params).item("eu", 7).item_params(json!({"schema": "e"}));
-    let outcome = test.item_checkpoint("one").batch(2).fetch(9).run().await;
+    let outcome = test.item_checkpoint("one").batch(2).fetch(2).run().await;
     assert_eq!((outcome.is_complete(), outcome.fetched(), outcome.done()), (true, 2, 2), "{outcome:?}");
     assert_eq!(
         read(path.join("selected")),
         "{\"name\":\"eu\",\"params\":{\"schema\": \"e\"},\"epoch\":7,\"checkpoint\":\"one\"}\n".replace(": ", ":")
     );
-    let rows = "{\"item\":\"eu\",\"key\":\"1\",\"row\":{\"limit\":9}}\n{\"item\":\"eu\",\"key\":\"2\",\"row\":null}\n";
+    let rows = "{\"item\":\"eu\",\"key\":\"1\",\"row\":{\"limit\":2}}\n{\"item\":\"eu\",\"key\":\"2\",\"row\":null}\n";
     assert_eq!(read(&out), format!("eu 7 test\n{rows}"));
     assert_eq!(outcome.checkpoint("eu"), "two");
     assert!(outcome.log().contains("stdout done\n") && !outcome.log().contains("limit"), "{}", outcome.log());
