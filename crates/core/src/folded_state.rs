@@ -10,7 +10,7 @@ word_enum! {
     FoldedState {
         /// The newest of its verdicts that is a success or a failure is a failure.
         Error = "error",
-        /// A run of it has the status `running`, which a run gets only after about a second.
+        /// A run of it has the status `running`, which a run without shards or children gets only after about a second.
         Running = "running",
         /// It is switched off.
         Paused = "paused",

@@ -29,9 +29,10 @@ word_enum! {
     Switch {
         /// It works normally.
         Active = "active",
-        /// It finishes the runs that it has, and takes no new ones.
+        /// It gets no new runs, and runs that executors have continue. A server gives its jobs to other servers.
         Draining = "draining",
-        /// As `draining`, and the runs that it has are asked to end.
+        /// As `draining`. The runs of an app or an executor are also cancelled. A server also sends its executors to other servers, and their
+        /// runs continue.
         Stopped = "stopped",
     }
 }

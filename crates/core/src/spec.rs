@@ -286,8 +286,8 @@ impl JobSpec {
     /// The time zone of its expectations.
     pub(crate) fn expect_zone(&self) -> &str {
         let own_zone = self.expect.as_ref().and_then(|expect| expect.success_by.as_ref()?.zone.as_deref());
-        let cron_zone = || self.schedules().into_iter().find_map(|(_, schedule)| schedule.time_zone.as_deref());
-        own_zone.or_else(cron_zone).unwrap_or("UTC")
+        let schedule_zone = || self.schedules().into_iter().find_map(|(_, schedule)| schedule.time_zone.as_deref());
+        own_zone.or_else(schedule_zone).unwrap_or("UTC")
     }
 
     /// The instants of its `at` schedules, each with its pointer. Only the server can compare them with the current time.

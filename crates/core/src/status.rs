@@ -5,11 +5,13 @@ use crate::word_enum::word_enum;
 word_enum! {
     /// The status of a run. The first three are open, the others are verdicts.
     RunStatus {
-        /// Claimed by its home and kept in memory until it is due or an executor is free.
+        /// Claimed by its home: kept in memory until it is due or an executor is free, or sent and not known to have begun.
         Pending = "pending",
         /// Due later (a retry, a delay): the scan takes it up again near its `due_at`.
         Waiting = "waiting",
-        /// An executor is known to have it. A run that ends within about a second never gets this status.
+        /// Its executor has reported that its handler began, or it waits for its shards or child runs. A run that waits for none and ends within
+        /// about a second never gets this status.
+        // The store also has it for a run of a dead server until the roll call: see `Run::awaits_roll_call`.
         Running = "running",
         /// The handler returned without an error.
         Succeeded = "succeeded",
@@ -21,7 +23,7 @@ word_enum! {
         Cancelled = "cancelled",
         /// How it ended is not known: its executor was lost and the job is at-most-once, or its executor reported no end in time.
         Unknown = "unknown",
-        /// No attempt of it began, for the reason given.
+        /// No attempt of it began, or its handler skipped it, for the reason given.
         Skipped = "skipped",
     }
 }

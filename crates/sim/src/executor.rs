@@ -79,7 +79,7 @@ pub(crate) struct Executor {
     reports: LastReports,
     /// When any server was last heard, in milliseconds since the world began.
     heard_ms: Mutex<i64>,
-    /// The length of silence after which runs that must not run twice are stopped, from the last welcome.
+    /// The length of silence after which runs with `on_silence: stop` are stopped, from the last welcome.
     silence_limit: Mutex<Duration>,
     /// How many silences were too long and ended with a welcome. Messages on a stream that was opened before the end of
     /// the last such silence are ignored.

@@ -122,8 +122,8 @@ impl Plan {
         self
     }
 
-    /// In some seeds, adds an outage of all servers. It is longer than the silence after which executors stop runs that
-    /// must not run twice. In some of these seeds it is also longer than the silence after which they stop any run.
+    /// In some seeds, adds an outage of all servers. It is longer than the silence after which executors stop runs with
+    /// `on_silence: stop`. In some of these seeds it is also longer than the silence after which they stop any run.
     pub(crate) fn with_blackout(mut self, profile: &Profile) -> Self {
         let Some(mut rng) = profile.silence_seed.map(|seed| SeededRng::new(mix(seed ^ BLACKOUT_SALT))) else {
             return self;

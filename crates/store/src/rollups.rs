@@ -364,8 +364,9 @@ pub trait Rollups {
     /// Jobs of a namespace whose next fire is before `to`, the earliest first, at most `limit`.
     async fn coming_jobs(&self, namespace: NamespaceId, to: Timestamp, limit: u32) -> Result<Vec<ComingJob>>;
 
-    /// Jobs of a namespace that have no next fire (paused, triggered only, or done) and were saved before `before`, the newest first, at
-    /// most `limit`: with their version and when they were saved.
+    /// Jobs of a namespace that rightly have no next fire and were saved before `before`, the newest first, at most `limit`: with their
+    /// version and when they were saved. Such a job is paused, has no schedule, follows other jobs, fires no more, or has a fixed delay
+    /// that begins when its open run ends.
     async fn idle_jobs(
         &self,
         namespace: NamespaceId,

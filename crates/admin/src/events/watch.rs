@@ -239,7 +239,8 @@ impl State {
         if self.recent_events.len() > KEPT_EVENT_COUNT
             && let Some(dropped) = self.recent_events.pop_front()
         {
-            self.complete_since = Some(dropped.at);
+            // Other events of that instant may be kept.
+            self.complete_since = self.complete_since.max(Some(dropped.at + Duration::from_millis(1)));
         }
     }
 }
@@ -447,6 +448,12 @@ mod tests {
         clock.fetch_add(i64::try_from(LOOK_GAP_MAX.as_secs()).unwrap() + 1, Ordering::Relaxed);
         assert_eq!(names_of(next(&mut first, &store, &clock).await).0, ["gap"]);
         assert_eq!(next(&mut first, &store, &clock).await, ListenResult::Nothing);
+        // One event is dropped, and the others of its instant are kept.
+        let (mut state, at) = (events.state.lock().await, Timestamp::from_secs(1_800_000_000));
+        (0..=KEPT_EVENT_COUNT).for_each(|_| state.record(at, None, EventKind::Gap));
+        let number = |at: Timestamp| state.last_received_number(7, Cursor { at: at + NODE_SKEW_MAX, ..elsewhere });
+        assert_eq!(number(at), None);
+        assert_eq!(number(at + Duration::from_millis(1)), Some(state.last_number));
     }
 
     #[tokio::test]

@@ -9,6 +9,7 @@ use rondel_store::outbox::FailureWebhook;
 use crate::delivery::generate_secret;
 use crate::node::Node;
 
+/// Maximum length of a URL, in characters.
 const URL_LEN_MAX: usize = 2_000;
 
 /// Why a webhook was not set.
@@ -56,7 +57,7 @@ fn check_url(text: &str, allowed_addresses: &AllowedAddresses) -> Result<(), Str
 
 /// Parses the URL, and checks that messages can be sent to it.
 pub(super) fn read_url(text: &str) -> Result<Url, String> {
-    if text.len() > URL_LEN_MAX {
+    if text.chars().count() > URL_LEN_MAX {
         return Err(format!("a URL has at most {URL_LEN_MAX} characters"));
     }
     let url = Url::parse(text).map_err(|error| format!("it is not a URL: {error}"))?;
@@ -98,5 +99,12 @@ mod tests {
         ] {
             assert!(check_url(bad, &allowed).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn the_length_of_a_url_is_counted_in_characters() {
+        let url = |len: usize| format!("https://example.com/{}", "ü".repeat(len - "https://example.com/".len()));
+        assert!(read_url(&url(URL_LEN_MAX)).is_ok());
+        assert_eq!(read_url(&url(URL_LEN_MAX + 1)).unwrap_err(), "a URL has at most 2000 characters");
     }
 }

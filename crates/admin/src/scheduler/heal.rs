@@ -47,7 +47,7 @@ pub(crate) struct HealLoop {
 
 impl Background for HealLoop {
     const NAME: &'static str = "heal";
-    const ACTION: &'static str = "look for jobs and runs to heal";
+    const ACTION: &'static str = "look for jobs and calendars to heal";
 
     fn period(&self) -> Option<Duration> {
         Some(PERIOD)

@@ -85,7 +85,7 @@ pub struct Escalation {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[schemars(rename = "AlertCondition", description = "When a rule holds.")]
 pub enum Condition {
-    /// A run of the job failed, timed out, or its end is unknown, after its last attempt.
+    /// A run of the job failed, timed out, or has an unknown end, and gets no further attempt.
     Failed {},
     /// This many runs of the job in a row failed, timed out, or have an unknown end.
     FailuresInRow {

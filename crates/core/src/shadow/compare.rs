@@ -142,13 +142,13 @@ pub struct Comparison {
     pub only_rondel: u64,
     /// Repeated fires of the other scheduler.
     pub twice: u64,
-    /// Fires of both that the other scheduler sent late.
+    /// Fires that both had and that the other scheduler sent late.
     pub old_late: u64,
-    /// Fires of both that Rondel sent late.
+    /// Fires that both had and that Rondel sent late.
     pub rondel_late: u64,
-    /// Fires of both that went to another executor.
+    /// Fires that both had, on different executors.
     pub other_executor: u64,
-    /// How late the other scheduler was with the fires of both.
+    /// How late the other scheduler was with the fires that both had.
     pub old_lateness: LatenessStats,
     /// How late Rondel was with them.
     pub rondel_lateness: LatenessStats,

@@ -52,7 +52,7 @@ pub struct ExpectSpec {
 pub struct SuccessBySpec {
     /// The time of day, `HH:MM`.
     pub time: String,
-    /// The time zone; left out for that of the job's first cron schedule, or UTC.
+    /// The time zone; left out for that of the job's first schedule with a `time_zone`, or UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
     /// Only on these days of the week; empty for every day.

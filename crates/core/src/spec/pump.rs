@@ -139,7 +139,7 @@ pub struct UntilCronSpec {
     /// A cron expression.
     #[schemars(example = "0 0 6 * * ?")]
     pub cron: String,
-    /// The zone of the expression; left out for that of the job's first cron schedule, or UTC.
+    /// The zone of the expression; left out for that of the job's first schedule with a `time_zone`, or UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
 }

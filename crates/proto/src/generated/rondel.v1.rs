@@ -206,7 +206,7 @@ pub struct Welcome {
     pub servers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(uint32, tag = "7")]
     pub heartbeat_ms: u32,
-    /// If no server answers for this long, the executor stops the runs that must not run twice.
+    /// If no server answers for this long, the executor stops the groups of pump jobs and the runs with ON_SILENCE_STOP; see OnSilence.
     #[prost(uint32, tag = "8")]
     pub silence_ms: u32,
     /// Leases that have ended: the executor refuses their triggers from now on. It sends no FenceReply for these.

@@ -112,7 +112,7 @@ pub(crate) fn adopted_run(run: Run, ended_at: Timestamp, last_sessions: &LastSes
     Run { status: RunStatus::Running, detail: Some(Box::new(old_detail.with_wait(roll_call))), ..run }
 }
 
-/// The `limit` jobs with the fewest runs. A job occurs in `counts` once for each status that its runs have.
+/// The `limit` jobs with the fewest runs. A job can occur in `counts` several times, for example once for each node; its counts are added.
 pub(crate) fn fewest_first(counts: impl IntoIterator<Item = (JobId, u64)>, limit: u32) -> Vec<OrphanedJob> {
     let mut run_counts_by_job: HashMap<JobId, u64> = HashMap::new();
     for (job, count) in counts {

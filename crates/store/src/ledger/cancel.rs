@@ -54,10 +54,10 @@ pub trait Cancel {
     /// sorted by id, at most `limit`. A node with a stream to such an executor sends it the cancel.
     async fn cancels_elsewhere(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<CancelElsewhere>>;
 
-    /// The open runs of a job that a user's request to cancel applies to: runs without a request, and runs whose only request is the
-    /// planned end of a pump. Sorted by id, at most `limit`. With `fire_at`, only runs planned for that instant; without it, all open runs
-    /// that the nodes of the cluster own. With `app`, only runs of that app, because a job that moved to another app can have open runs in
-    /// the earlier app.
+    /// The open runs of a job that a user's request to cancel applies to: runs without a request to cancel (a request of
+    /// [`ask_drops`](Self::ask_drops) does not count), and runs whose request has a reason that ends a pump ([`Reason::ends_pump`]). Runs
+    /// under leases that have ended are included. Sorted by id, at most `limit`. With `fire_at`, only runs planned for that instant. With
+    /// `app`, only runs of that app, because a job that moved to another app can have open runs in the earlier app.
     async fn open_runs(
         &self,
         job: JobId,

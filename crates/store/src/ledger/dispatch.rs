@@ -7,7 +7,7 @@ use rondel_core::{ExecutorId, Run, RunId, Timestamp};
 use crate::cluster::LeaseToken;
 use crate::error::Result;
 
-/// A run that an executor is known to have.
+/// A run, and the executor that has it or was chosen for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunAtExecutor {
     pub run: RunId,
@@ -46,7 +46,9 @@ pub trait Dispatch {
     /// `limit`.
     async fn take_waiting(&self, token: LeaseToken, until: Timestamp, limit: u32) -> Result<Vec<Run>>;
 
-    /// Marks pending at-most-once runs, before they are sent, with the executor that will get them. Returns the runs that were marked.
+    /// Marks pending runs, before they are sent, with the executor that will get them. Returns the runs that were marked: those that had no
+    /// mark. Callers mark at-most-once runs, and at-least-once runs whose row records a wait, or named an executor that handed the run
+    /// back. Without the mark, the first row would prove that no executor has the run, and the second would not name the new executor.
     async fn mark(&self, token: LeaseToken, runs: &[RunAtExecutor]) -> Result<Vec<RunId>>;
 
     /// Removes the mark from runs that are known not to have been received, or not to have begun, and makes them pending. This includes

@@ -31,8 +31,9 @@ pub trait Limits {
     /// fenced. A node that adopts a dead node's runs ([`adopt`](crate::Adopt::adopt)) takes over its limits.
     async fn limit_homes(&self, token: LeaseToken, limits: &[LimitName]) -> Result<Vec<NodeId>>;
 
-    /// Gives away those limits of the node of `token` that count no run: to the node `to`, or to the next node that asks. The node keeps a
-    /// limit if it has an open broadcast under that limit, because shards cannot move. It keeps all limits if `to` takes no jobs, because
-    /// the jobs under them could not follow. Returns the limits that it keeps.
+    /// Gives away these limits of the node of `token`: to the node `to`, or to the next node that asks. The caller knows of no open run
+    /// that they count; the store does not check this. The node keeps a limit if it owns an open broadcast or shard under that limit,
+    /// because shards cannot move. It keeps all of these limits if `to` takes no jobs, because the jobs under them could not follow.
+    /// Returns the limits that it keeps.
     async fn give_limits(&self, token: LeaseToken, limits: &[LimitName], to: Option<NodeId>) -> Result<Vec<LimitName>>;
 }
