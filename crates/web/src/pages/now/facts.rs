@@ -28,6 +28,8 @@ use crate::problem::Problem;
 
 /// How many jobs of each kind are read at most.
 const JOB_COUNT_MAX: u32 = 40;
+/// Maximum number of idle jobs among which paused ones are looked for: others have no schedule, or wait for the end of a run.
+const IDLE_JOB_COUNT_MAX: u32 = 200;
 /// Maximum number of open runs of each status that are counted.
 const OPEN_RUN_COUNT_MAX: u32 = 2_000;
 /// How many jobs with long-running runs are read at most.
@@ -84,7 +86,7 @@ pub(crate) async fn read<Q: Sync>(
     let (engine, now) = (call.engine(), call.engine().now());
     let nodes = async { engine.store().nodes().await.map_err(Problem::from) };
     let idle_jobs =
-        async { Ok(engine.store().idle_jobs(call.namespace.id, now - FORGOTTEN_AFTER, JOB_COUNT_MAX).await?) };
+        async { Ok(engine.store().idle_jobs(call.namespace.id, now - FORGOTTEN_AFTER, IDLE_JOB_COUNT_MAX).await?) };
     let fact_reads = try_join5(
         failures.read(call),
         failures.failing_jobs(call),
