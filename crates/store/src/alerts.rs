@@ -312,10 +312,15 @@ pub trait Alerts {
     async fn alert_events(&self, namespace: NamespaceId, limit: u32) -> Result<Vec<AlertEvent>>;
 
     /// The open incidents of a rule about these subjects, and the rule's open group. Also the number of open incidents outside the group,
-    /// the number inside it, and which of the subjects the group has counted.
-    async fn open_incidents(&self, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> Result<OpenIncidents>;
+    /// the number inside it, and which of the subjects the group has counted. The rule may belong to an expectation.
+    async fn open_incidents(
+        &self,
+        namespace: NamespaceId,
+        rule: AlertRuleId,
+        subjects: &[(SubjectKind, i64)],
+    ) -> Result<OpenIncidents>;
 
-    /// The open incidents of a rule, except groups, at most `limit`.
+    /// The open incidents of a rule that a user saved, except groups, at most `limit`.
     async fn open_incidents_of_rule(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>>;
 
     /// Incidents that are due, the longest due first, at most `limit`.

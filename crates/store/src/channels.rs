@@ -258,6 +258,9 @@ pub trait Channels {
     /// Messages about an incident, the latest first, at most `limit`.
     async fn incident_messages(&self, incident: IncidentId, limit: u32) -> Result<Vec<IncidentMessage>>;
 
+    /// The names of the existing channels to which messages about an incident were written, sorted.
+    async fn channels_of_incident(&self, incident: IncidentId) -> Result<Vec<String>>;
+
     /// The name of the subject of each of these messages, at most [`DELIVERY_COUNT_MAX`] messages. Messages that are no longer stored are
     /// left out.
     async fn message_subjects(&self, messages: &[MessageId]) -> Result<Vec<(MessageId, String)>>;

@@ -89,8 +89,7 @@ macro_rules! delegate_store {
                 NodeId, OutboxId, Reason, Run, RunId, RunStatus, ScriptId, SessionId, SilenceId, Timestamp, TokenId, TraceParent,
             };
             use ::rondel_core::alert::{Incident, OpenIncidents, SubjectKind};
-            use ::rondel_core::dense::DenseInstant;
-            use ::rondel_core::{graph::Edge, homes::Switch, outcome::CancelRequest, request::IfOpen, run::Attempt, sketch::Step};
+            use ::rondel_core::{dense::DenseInstant, graph::Edge, homes::Switch, outcome::CancelRequest, request::IfOpen, run::Attempt, sketch::Step};
             use ::rondel_core::pump::{ItemChange, Item};
             use $crate::{LeaseToken, StoreError, DatabaseTroubleKind};
             use $crate::access::{
@@ -336,6 +335,7 @@ macro_rules! delegate_store {
                 fn record_test(delivery: &Delivery) -> ();
                 fn deliveries(channel: ChannelId, before: Option<DeliveryId>, limit: u32) -> Vec<Delivery>;
                 fn incident_messages(incident: IncidentId, limit: u32) -> Vec<IncidentMessage>;
+                fn channels_of_incident(incident: IncidentId) -> Vec<String>;
                 fn message_subjects(messages: &[MessageId]) -> Vec<(MessageId, String)>;
                 fn last_deliveries(namespace: NamespaceId) -> Vec<Delivery>;
                 fn forget_messages(before: Timestamp, limit: u32) -> u64;
@@ -347,7 +347,7 @@ macro_rules! delegate_store {
                 fn namespaces_with_due_alerts(now: Timestamp) -> Vec<NamespaceId>;
                 fn alert_version(namespace: NamespaceId) -> Option<i64>;
                 fn alert_events(namespace: NamespaceId, limit: u32) -> Vec<AlertEvent>;
-                fn open_incidents(rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> OpenIncidents;
+                fn open_incidents(namespace: NamespaceId, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> OpenIncidents;
                 fn open_incidents_of_rule(rule: AlertRuleId, limit: u32) -> Vec<Incident>;
                 fn due_incidents(namespace: NamespaceId, now: Timestamp, limit: u32) -> Vec<IncidentRecord>;
                 fn due_expectations(namespace: NamespaceId, now: Timestamp, limit: u32) -> Vec<ExpectCheck>;

@@ -50,7 +50,8 @@ pub trait Upkeep {
 
     /// Removes runs whose verdict was made before `finished_before`, the oldest first, with their attempts, logs and requests to cancel; at
     /// most `limit`. A broadcast is removed as a whole: its shards first, its own row last. The first run of a fire and the runs that
-    /// follow from it stay while one of them is open. A call examines the next runs after `after`. A pass begins after run 0 and continues
+    /// follow from it stay while one of them is open. The newest of the old root runs of a pump job stays, with its groups: it shows that the
+    /// pump has ended and must not begin again. A call examines the next runs after `after`. A pass begins after run 0 and continues
     /// with the answer of each call, so that it reads each run that stays only once per pass.
     async fn purge(&self, finished_before: Timestamp, after: RunId, limit: u32) -> Result<PurgeStep>;
 }

@@ -24,6 +24,8 @@ mod packet_limit;
 mod packets;
 #[path = "database/proxy.rs"]
 mod proxy;
+#[path = "database/pump_roots.rs"]
+mod pump_roots;
 #[path = "database/read_only.rs"]
 mod read_only;
 #[path = "database/requests.rs"]

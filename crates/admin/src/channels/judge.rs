@@ -58,7 +58,7 @@ pub(super) fn judge(kind: ChannelKind, answer: Answer<'_>) -> Result<(), Deliver
         },
         // The connector answers 200 even if Teams refused the card.
         ChannelKind::Teams if body.contains("failed with error") => {
-            refuse(!body.contains("429"), one_line_excerpt(body))
+            refuse(!has_temporary_status(body), one_line_excerpt(body))
         }
         _ => Ok(()),
     }
@@ -80,6 +80,13 @@ const fn is_temporary(kind: ChannelKind, code: i64) -> bool {
         ChannelKind::Feishu => matches!(code, 9_499 | 11_232 | 11_233 | 99_991_400 | 99_991_663),
         _ => false,
     }
+}
+
+/// Whether the answer of Teams names a status that means a temporary error, as in `HTTP error 429 with ContextId`.
+fn has_temporary_status(body: &str) -> bool {
+    let status_text = body.split_once("HTTP error ").map_or("", |(_, text)| text);
+    let status_text = status_text.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+    status_text.parse::<u16>().is_ok_and(delivery::is_temporary)
 }
 
 /// Parses `Retry-After`: a number of seconds, or an instant.
@@ -135,7 +142,11 @@ mod tests {
             "Webhook message delivery failed with error: Microsoft Teams endpoint returned HTTP error 429",
             Some((false, "failed")),
         );
-        check(Teams, 200, "Webhook message delivery failed with error: HTTP error 413", Some((true, "413")));
+        let failed = |error: &str| format!("Webhook message delivery failed with error: {error}");
+        check(Teams, 200, &failed("HTTP error 413"), Some((true, "413")));
+        check(Teams, 200, &failed("HTTP error 413 with ContextId 429"), Some((true, "413")));
+        check(Teams, 200, &failed("HTTP error 502 with ContextId 413"), Some((false, "502")));
+        check(Teams, 200, &failed("no such card"), Some((true, "no such card")));
         check(Pagerduty, 202, "{\"status\":\"success\"}", None);
         check(Pagerduty, 400, "{\"status\":\"invalid event\"}", Some((true, "invalid event")));
         check(Pagerduty, 500, "", Some((false, "500")));

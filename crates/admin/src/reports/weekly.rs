@@ -213,9 +213,8 @@ async fn notice(
 ) -> Result<Notice, StoreError> {
     let group = Group { name: name.to_owned(), app: None, owners: vec![(namespace.get(), Timestamp::EPOCH)] };
     let groups = [group];
-    let range = |from, to| ReportRange { from, to, period: Period::Total, on_time_within: ON_TIME_DEFAULT };
-    let rows_of_week = rows(node, PointKind::Namespace, &groups, range(from, to)).await?;
-    let rows_of_previous_week = rows(node, PointKind::Namespace, &groups, range(before_from, from)).await?;
+    let rows_of_week = rows(node, PointKind::Namespace, &groups, counted_range(from, to)).await?;
+    let rows_of_previous_week = rows(node, PointKind::Namespace, &groups, counted_range(before_from, from)).await?;
     let query = FailureQuery { namespace, jobs: None, apps: None, from: first_day(from), to, limit: NAMED_COUNT };
     let failures = failures(node, query).await?;
     let week =
@@ -238,6 +237,13 @@ async fn notice(
         path: format!("/reports?from={from}&to={to}"),
     };
     Ok(notice.bounded())
+}
+
+/// The hours that are counted for a week. Counts are those of whole hours in UTC, but in some zones a day begins within such an hour. That
+/// hour belongs to the later of two weeks: if it belonged to both, its runs would be counted twice.
+fn counted_range(from: Timestamp, to: Timestamp) -> ReportRange {
+    let (from, to) = (Step::Hour.floor(from), Step::Hour.floor(to));
+    ReportRange { from, to, period: Period::Total, on_time_within: ON_TIME_DEFAULT }
 }
 
 /// The first day in UTC that begins at an instant or later: failures are counted by such days.
@@ -277,6 +283,18 @@ mod tests {
             let first = first_day(from);
             assert!(first >= from && first == Step::Day.floor(first), "{zone}: {from} {first}");
             assert_eq!(Step::Day.floor(to - Duration::from_millis(1)), first + Step::Day.length() * 6, "{zone}");
+        }
+    }
+
+    #[test]
+    fn no_hour_is_counted_in_two_weeks() {
+        for zone in ["UTC", "Asia/Kolkata", "Asia/Kathmandu", "Australia/Adelaide"] {
+            let schedule = json!({"weekday": "mon", "time": "08:00", "zone": zone, "channel": "ops"});
+            let schedule: ReportSchedule = serde_json::from_value(schedule).unwrap();
+            let [before_from, from, to] = weeks_before(&schedule, "2026-01-12T12:00:00Z".parse().unwrap());
+            let (previous, week) = (counted_range(before_from, from), counted_range(from, to));
+            assert_eq!((previous.to, week.to), (week.from, Step::Hour.floor(week.to)), "{zone}");
+            assert_eq!(week.to.since(week.from), Step::Day.length() * 7, "{zone}");
         }
     }
 

@@ -11,7 +11,7 @@ use rondel_core::notice::NoticeKind;
 use rondel_core::{AlertRuleId, ChannelId, IncidentId, JobId, MessageId, NamespaceId, RunId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::alerts::{AlertEvent, AlertWrite, ExpectCheck, IncidentRecord, OpenRunsCheck, RuleCheck, RuleRecord};
-use rondel_store::channels::{INCIDENT_MESSAGE_COUNT_MAX, NewMessage};
+use rondel_store::channels::NewMessage;
 
 use super::facts::{self, JobFacts, is_full};
 use super::states;
@@ -213,7 +213,8 @@ impl<'a> LookContext<'a> {
     ) -> Result<(), StoreError> {
         let subjects: Vec<(SubjectKind, i64)> =
             observations.iter().map(|observation| (observation.subject.kind, observation.subject.id)).collect();
-        let mut open_incidents: OpenIncidents = self.node.store().open_incidents(rule.id, &subjects).await?;
+        let mut open_incidents: OpenIncidents =
+            self.node.store().open_incidents(self.namespace, rule.id, &subjects).await?;
         let is_group = |incident: &Incident| incident.subject.kind == SubjectKind::Group;
         for record in due_incidents.iter().filter(|record| !is_group(&record.incident)) {
             if !open_incidents.incidents.iter().any(|incident| incident.id == record.incident.id) {
@@ -245,7 +246,7 @@ impl<'a> LookContext<'a> {
         };
         findings.incidents.extend(changed_incidents.map(record));
         let mut drafts = decision.messages;
-        self.add_former_channels(rule, &incidents_before, &mut drafts).await?;
+        self.add_former_channels(rule, &incidents_before, decision.ends, &mut drafts).await?;
         let place = (self.namespace, &self.channels);
         findings.messages.extend(address_messages(self.node, place, drafts, self.now));
         Ok(())
@@ -258,24 +259,19 @@ impl<'a> LookContext<'a> {
         &self,
         rule: &RuleRecord,
         incidents_before: &BTreeMap<IncidentId, Incident>,
+        ends: Vec<MessageDraft>,
         drafts: &mut Vec<MessageDraft>,
     ) -> Result<(), StoreError> {
         let is_edited =
             |id: &IncidentId| incidents_before.get(id).is_some_and(|incident| incident.started_at <= rule.updated_at);
-        let resolved_drafts = drafts.iter().filter(|draft| draft.notice.kind == NoticeKind::Resolved);
-        let end_by_incident: BTreeMap<IncidentId, MessageDraft> = resolved_drafts
-            .filter(|draft| is_edited(&draft.incident))
-            .map(|draft| (draft.incident, draft.clone()))
-            .collect();
-        for (id, end_draft) in end_by_incident.into_iter().filter(|_| !is_expectation(rule.id)) {
-            let messages = self.node.store().incident_messages(id, INCIDENT_MESSAGE_COUNT_MAX).await?;
-            let mut former_channels: BTreeSet<String> = messages.into_iter().map(|message| message.channel).collect();
+        for end in ends.into_iter().filter(|end| !is_expectation(rule.id) && is_edited(&end.incident)) {
+            let mut former_channels = self.node.store().channels_of_incident(end.incident).await?;
             let gets_end = |channel: &String| {
                 let mut end_drafts = drafts.iter().filter(|draft| draft.notice.kind == NoticeKind::Resolved);
-                end_drafts.any(|draft| draft.incident == id && draft.channel == *channel)
+                end_drafts.any(|draft| draft.incident == end.incident && draft.channel == *channel)
             };
             former_channels.retain(|channel| !gets_end(channel));
-            drafts.extend(former_channels.into_iter().map(|channel| MessageDraft { channel, ..end_draft.clone() }));
+            drafts.extend(former_channels.into_iter().map(|channel| MessageDraft { channel, ..end.clone() }));
         }
         Ok(())
     }

@@ -4,14 +4,18 @@ use std::time::Duration;
 
 use rondel_core::alert::deadline::Deadline;
 use rondel_core::alert::expect;
+use rondel_core::alert::judge::{self, EndedRun};
 use rondel_core::alert::{
-    Condition, ConditionKind, ConditionState, Incident, Observation, RuleSpec, SilenceSpec, Subject,
+    Condition, ConditionKind, ConditionState, Incident, Observation, RuleSpec, Scope, SilenceSpec, Subject,
 };
 use rondel_core::words::counted;
-use rondel_core::{AlertRuleId, FieldError, IdGen, IncidentId, NamespaceId, RunId, SilenceId, Timestamp, name};
+use rondel_core::{
+    AlertRuleId, FieldError, IdGen, IncidentId, JobId, NamespaceId, Reason, RunId, RunStatus, SilenceId, Timestamp,
+    name,
+};
 use rondel_store::StoreError;
 use rondel_store::alerts::{
-    RULE_COUNT_MAX, RuleChange, RuleDeleted, RuleRecord, RuleSaved, SILENCE_COUNT_MAX, SilenceRecord,
+    RULE_COUNT_MAX, RuleChange, RuleDeleted, RuleRecord, RuleSaved, SILENCE_COUNT_MAX, SilenceRecord, WatchedJob,
 };
 
 use super::warnings::{rule_warnings, scope_warning};
@@ -29,7 +33,7 @@ const REASON_LEN_MAX: usize = 1_000;
 const ACKNOWLEDGE_TRIES: u32 = 5;
 /// Maximum number of pages of jobs that a dry run checks.
 const DRY_RUN_PAGES_MAX: u32 = 4;
-/// Maximum number of jobs with failed or skipped runs that a dry run evaluates.
+/// Maximum number of jobs with failed or skipped runs that a dry run evaluates, all in the scope of its rule.
 const DRY_RUN_JOBS_MAX: u32 = 100;
 /// Maximum number of subjects that a dry run names.
 const NAMED_SUBJECTS_MAX: usize = 20;
@@ -288,7 +292,7 @@ pub async fn dry_run(node: &Node, namespace: (NamespaceId, &str), spec: &RuleSpe
     let (observations, looked_at) = match spec.condition.kind() {
         ConditionKind::Polled => (states::observe(node, namespace, (spec, &[]), now).await?.unwrap_or_default(), None),
         ConditionKind::Instant => observe_scope(node, namespace.0, spec, now).await?,
-        ConditionKind::Events => (observe_unsuccessful_jobs(node, namespace.0, spec, now).await?, None),
+        ConditionKind::Events => observe_unsuccessful_jobs(node, namespace.0, spec, now).await?,
     };
     let holds = |observation: &&Observation| matches!(observation.state, ConditionState::Holds { .. });
     let subjects: Vec<Subject> =
@@ -335,30 +339,64 @@ async fn observe_scope(
     Ok((observations, Some(checked_count)))
 }
 
-/// The observations for jobs that currently fail or are skipped.
+/// The observations for the jobs in the scope of a rule that currently fail or are skipped, and the number of checked jobs, which is `None` if
+/// all such jobs were checked.
 async fn observe_unsuccessful_jobs(
     node: &Node,
     namespace: NamespaceId,
     spec: &RuleSpec,
     now: Timestamp,
-) -> Result<Vec<Observation>, StoreError> {
-    let store = node.store();
-    let first_id = RunId::new(IdGen::first_at(now - UNSUCCESSFUL_WITHIN));
-    let mut jobs: Vec<_> = store
-        .unsuccessful_runs(namespace, first_id, UNSUCCESSFUL_ROWS_MAX)
-        .await?
-        .into_iter()
-        .map(|runs| runs.job)
-        .collect();
-    jobs.extend(store.failing_jobs(namespace, None, DRY_RUN_JOBS_MAX).await?.into_iter().map(|pulse| pulse.job));
-    jobs.sort_unstable();
-    jobs.dedup();
-    jobs.truncate(usize::try_from(DRY_RUN_JOBS_MAX).unwrap_or(usize::MAX));
+) -> Result<(Vec<Observation>, Option<u64>), StoreError> {
+    let (mut jobs, mut are_all_checked) = unsuccessful_jobs(node, namespace, &spec.scope, now).await?;
+    let job_count_max = usize::try_from(DRY_RUN_JOBS_MAX).unwrap_or(usize::MAX);
+    are_all_checked &= jobs.len() <= job_count_max;
+    jobs.truncate(job_count_max);
     let mut observations = Vec::new();
-    for job in store.watched_jobs_by_id(&jobs).await?.iter().filter(|job| facts::is_in_scope(&spec.scope, job)) {
+    for job in &jobs {
         let newest_ends = facts::newest_ends(node, job.id, now).await?;
-        let state = facts::judge_runs(&spec.condition, &newest_ends.runs, &[]);
+        let mut state = facts::judge_runs(&spec.condition, &newest_ends.runs, &[]);
+        if let Condition::Skipped { reasons } = &spec.condition
+            && !state.is_clear()
+            && !has_counted_skip(node, reasons, &newest_ends.runs).await?
+        {
+            state = ConditionState::Clear;
+        }
         observations.push(Observation { subject: facts::job_subject(job), state, samples: Vec::new() });
     }
-    Ok(observations)
+    let checked_count = u64::try_from(observations.len()).unwrap_or(u64::MAX);
+    Ok((observations, (!are_all_checked).then_some(checked_count)))
+}
+
+/// The jobs in a scope whose newest runs may have failed or been skipped, and whether these are all such jobs.
+async fn unsuccessful_jobs(
+    node: &Node,
+    namespace: NamespaceId,
+    scope: &Scope,
+    now: Timestamp,
+) -> Result<(Vec<WatchedJob>, bool), StoreError> {
+    if matches!(scope, Scope::Job(_)) {
+        return Ok((facts::watched_page(node, namespace, scope, "").await?.0, true));
+    }
+    let store = node.store();
+    let first_id = RunId::new(IdGen::first_at(now - UNSUCCESSFUL_WITHIN));
+    let recent_runs = store.unsuccessful_runs(namespace, first_id, UNSUCCESSFUL_ROWS_MAX).await?;
+    let failing_jobs = store.failing_jobs(namespace, None, DRY_RUN_JOBS_MAX).await?;
+    let row_count: u64 = recent_runs.iter().map(|runs| runs.count).sum();
+    let are_all_read =
+        row_count < u64::from(UNSUCCESSFUL_ROWS_MAX) && !facts::is_full(failing_jobs.len(), DRY_RUN_JOBS_MAX);
+    let mut ids: Vec<JobId> = recent_runs.iter().map(|runs| runs.job).collect();
+    ids.extend(failing_jobs.iter().map(|pulse| pulse.job));
+    ids.sort_unstable();
+    ids.dedup();
+    let mut jobs = store.watched_jobs_by_id(&ids).await?;
+    jobs.retain(|job| facts::is_in_scope(scope, job));
+    Ok((jobs, are_all_read))
+}
+
+/// Whether one of the skipped runs at the beginning of `newest_runs` was skipped for a reason that the rule counts.
+async fn has_counted_skip(node: &Node, reasons: &[Reason], newest_runs: &[EndedRun]) -> Result<bool, StoreError> {
+    let newest_skips = newest_runs.iter().take_while(|run| run.status == RunStatus::Skipped);
+    let ids: Vec<RunId> = newest_skips.map(|run| run.run).collect();
+    let runs = node.store().runs(&ids).await?;
+    Ok(runs.iter().any(|run| run.reason.is_some_and(|reason| judge::counts_skip(reasons, reason))))
 }

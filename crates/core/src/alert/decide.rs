@@ -115,6 +115,8 @@ pub struct Decision {
     pub incidents: Vec<Incident>,
     /// The messages to send.
     pub messages: Vec<MessageDraft>,
+    /// The message about the end of each reported incident, with an empty channel. The rule may name no channel any more.
+    pub ends: Vec<MessageDraft>,
     /// Incidents that ended because the rule no longer watches their subject.
     pub unwatched: BTreeSet<IncidentId>,
 }
@@ -147,6 +149,7 @@ pub fn decide(
     Decision {
         incidents: builder.incidents.into_values().collect(),
         messages: builder.messages,
+        ends: builder.ends,
         unwatched: builder.unwatched,
     }
 }
@@ -176,13 +179,14 @@ struct DecisionBuilder<'a> {
     open_incidents: OpenIncidents,
     incidents: BTreeMap<IncidentId, Incident>,
     messages: Vec<MessageDraft>,
+    ends: Vec<MessageDraft>,
     unwatched: BTreeSet<IncidentId>,
 }
 
 impl<'a> DecisionBuilder<'a> {
     fn new(rule: RuleView<'a>, open_incidents: OpenIncidents, silences: &'a [Silence], now: Timestamp) -> Self {
-        let (incidents, messages, unwatched) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
-        Self { rule, silences, now, open_incidents, incidents, messages, unwatched }
+        let (incidents, messages, ends, unwatched) = (BTreeMap::new(), Vec::new(), Vec::new(), BTreeSet::new());
+        Self { rule, silences, now, open_incidents, incidents, messages, ends, unwatched }
     }
 
     fn observe(&mut self, observation: &Observation, next_id: &mut dyn FnMut() -> IncidentId) {
@@ -388,18 +392,17 @@ impl<'a> DecisionBuilder<'a> {
         // incident as open.
         let state = if kind == NoticeKind::Resolved { IncidentState::Resolved } else { IncidentState::Firing };
         let notice = notice(rule, &Incident { state, ..incident.clone() }, kind, self.now);
+        let number = incident.message_count;
         let mut sent_channels: Vec<&String> = Vec::new();
         for channel in channels {
             if !sent_channels.contains(&channel) && !self.rule.missing_channels.contains(channel) {
                 sent_channels.push(channel);
                 let (channel, notice) = (channel.clone(), notice.clone());
-                self.messages.push(MessageDraft {
-                    incident: incident.id,
-                    number: incident.message_count,
-                    channel,
-                    notice,
-                });
+                self.messages.push(MessageDraft { incident: incident.id, number, channel, notice });
             }
+        }
+        if kind == NoticeKind::Resolved {
+            self.ends.push(MessageDraft { incident: incident.id, number, channel: String::new(), notice });
         }
     }
 

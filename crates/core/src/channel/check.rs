@@ -107,7 +107,8 @@ fn check_value(field: &Field, value: &str) -> Result<(), String> {
         },
         FieldForm::Choice(words) if words.contains(&value) => Ok(()),
         FieldForm::Choice(words) => Err(format!("{value:?} is none of {}", words.join(", "))),
-        FieldForm::Addresses => check_addresses(value),
+        // A mail has one sender.
+        FieldForm::Addresses => check_addresses(value, if field.name == "from" { 1 } else { RECIPIENT_COUNT_MAX }),
     }
 }
 
@@ -121,10 +122,10 @@ fn is_host(value: &str) -> bool {
     value.parse::<IpAddr>().is_ok() || is_host_name()
 }
 
-fn check_addresses(value: &str) -> Result<(), String> {
+fn check_addresses(value: &str, count_max: usize) -> Result<(), String> {
     let addresses: Vec<&str> = value.split(',').map(str::trim).collect();
-    if addresses.len() > RECIPIENT_COUNT_MAX {
-        return Err(format!("has {} addresses, the most is {RECIPIENT_COUNT_MAX}", addresses.len()));
+    if addresses.len() > count_max {
+        return Err(format!("has {} addresses, the most is {count_max}", addresses.len()));
     }
     let is_address = |address: &str| {
         let parts = address.split_once('@');
@@ -176,6 +177,8 @@ mod tests {
         check_refused(Ntfy, &[("priority", "9")], &[("topic", "t")], &[("/settings/priority", "none of by_severity")]);
         let with = |more: &[(&'static str, &'static str)]| [MAIL.as_slice(), more].concat();
         check_refused(Email, &with(&[("port", "0")]), &[], &[("/settings/port", "from 1 to 65535")]);
+        let senders = [("from", "a@b.c, d@e.f")];
+        check_refused(Email, &with(&senders), &[], &[("/settings/from", "has 2 addresses, the most is 1")]);
         for host in ["h h", "mail.example.com:25", "https://mail", "a..b", ".", "mail/"] {
             check_refused(Email, &with(&[("host", host)]), &[], &[("/settings/host", "is not the name")]);
         }

@@ -9,6 +9,7 @@ use rondel_core::outcome::Outcome;
 use rondel_core::{AlertRuleId, AppId, IncidentId, JobId, NamespaceId, RunId, RunStatus, Timestamp};
 use serde_json::json;
 
+use super::alert_groups;
 use super::broadcasts::expanded_broadcast;
 use super::edits::{change, delete};
 use super::{DEFAULT, FAILED, finish, finish_all, finish_one, job_with, join, name, next_id, pending_run, spec};
@@ -159,7 +160,7 @@ pub async fn a_decision_is_written_from_the_newest_version_alone(store: &dyn Sto
     let first = incident(&rule, 1, now);
     assert!(write(store, &rule, version, std::slice::from_ref(&first)).await);
     assert!(!write(store, &rule, version, &[incident(&rule, 1, now)]).await, "another server's decision");
-    let open = store.open_incidents(rule.id, &[(SubjectKind::Job, 1), (SubjectKind::Job, 2)]).await.unwrap();
+    let open = store.open_incidents(namespace, rule.id, &[(SubjectKind::Job, 1), (SubjectKind::Job, 2)]).await.unwrap();
     assert_eq!((open.incidents, open.single_count, open.member_count), (vec![first.incident.clone()], 1, 0));
 
     let version = alert_version(store, namespace).await;
@@ -213,7 +214,7 @@ pub async fn incidents_are_found_by_each_filter(store: &dyn Store) {
     let all = [group.clone(), member.clone(), single.clone()];
     assert!(write(store, &rule, alert_version(store, namespace).await, &all).await);
 
-    let open = store.open_incidents(rule.id, &[]).await.unwrap();
+    let open = store.open_incidents(namespace, rule.id, &[]).await.unwrap();
     assert_eq!((open.single_count, open.member_count, open.incidents.len()), (1, 1, 0));
     assert_eq!(open.group, Some(group.incident.clone()));
     let members_and_single = store.open_incidents_of_rule(rule.id, 10).await.unwrap();
@@ -280,25 +281,8 @@ pub async fn incidents_are_found_by_each_filter(store: &dyn Store) {
     );
     while store.forget_incidents(now + SECOND, 500).await.unwrap() > 0 {}
     assert_eq!(listed(query).await, []);
-    a_group_names_the_subjects_that_it_has_counted(store).await;
-}
-
-async fn a_group_names_the_subjects_that_it_has_counted(store: &dyn Store) {
-    let namespace = new_namespace(store).await;
-    let (rule, now) = (saved_rule(store, namespace).await, store.now().await.unwrap());
-    let mut group = incident(&rule, 0, now);
-    (group.incident.subject.kind, group.incident.subject.app) = (SubjectKind::Group, None);
-    let member = |subject| {
-        let mut record = incident(&rule, subject, now);
-        record.incident.group = Some(group.incident.id);
-        record
-    };
-    let mut all = [group.clone(), member(2), member(3), incident(&rule, 1, now)];
-    (all[2].incident.state, all[2].incident.resolved_at) = (IncidentState::Resolved, Some(now));
-    assert!(write(store, &rule, alert_version(store, namespace).await, &all).await);
-    let open = store.open_incidents(rule.id, &[1, 2, 3, 4].map(|id| (SubjectKind::Job, id))).await.unwrap();
-    let counted: Vec<i64> = open.counted_subjects.into_iter().map(|(_, id)| id).collect();
-    assert_eq!(counted, [2, 3], "the second one has recovered");
+    alert_groups::a_group_names_the_subjects_that_it_has_counted(store).await;
+    alert_groups::the_incidents_of_an_expectation_are_counted(store).await;
 }
 
 /// The transaction of a verdict inserts an event if a rule covers such runs, and otherwise none.

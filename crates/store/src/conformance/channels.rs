@@ -265,6 +265,8 @@ pub async fn messages_of_an_incident_keep_their_order(store: &dyn Store) {
     let expected = [(resolved.id, waits.clone(), 0, now, None), (firing.id, waits, 1, later, reason.clone())];
     assert_eq!(messages_of(one).await, expected);
     assert_eq!(store.incident_messages(one, 1).await.unwrap().len(), 1);
+    assert_eq!(store.channels_of_incident(one).await.unwrap(), std::slice::from_ref(&channel.name), "each one once");
+    assert_eq!(store.channels_of_incident(incident()).await.unwrap(), [""; 0]);
     let subjects = store.message_subjects(&[other.id, MessageId::new(1), firing.id, firing.id]).await.unwrap();
     let close = "nightly-close".to_owned();
     assert_eq!(subjects, [(firing.id, close.clone()), (other.id, close)]);

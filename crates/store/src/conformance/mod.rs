@@ -7,6 +7,7 @@
 
 mod access;
 mod adoption;
+mod alert_groups;
 mod alerts;
 mod broadcasts;
 mod calendars;

@@ -119,7 +119,12 @@ impl Alerts for MemStore {
         Ok(events.map(|(_, event)| *event).take(to_usize(limit)).collect())
     }
 
-    async fn open_incidents(&self, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> Result<OpenIncidents> {
+    async fn open_incidents(
+        &self,
+        _namespace: NamespaceId,
+        rule: AlertRuleId,
+        subjects: &[(SubjectKind, i64)],
+    ) -> Result<OpenIncidents> {
         let state = self.state();
         let open_incidents = || state.alert_rows.open_incidents_of_rule(rule);
         let is_group = |incident: &&Incident| incident.subject.kind == SubjectKind::Group;

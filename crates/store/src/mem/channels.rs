@@ -182,6 +182,18 @@ impl Channels for MemStore {
         Ok(messages.filter_map(incident_message).collect())
     }
 
+    async fn channels_of_incident(&self, incident: IncidentId) -> Result<Vec<String>> {
+        let state = self.state();
+        let channel_rows = &state.channel_rows;
+        let stored_messages =
+            channel_rows.messages.values().filter(|stored_message| stored_message.message.incident == incident);
+        let ids: BTreeSet<ChannelId> = stored_messages.map(|stored_message| stored_message.message.channel).collect();
+        let channels = ids.iter().filter_map(|id| channel_rows.channels.get(id));
+        let mut names: Vec<String> = channels.map(|(channel, _)| channel.name.clone()).collect();
+        names.sort();
+        Ok(names)
+    }
+
     async fn message_subjects(&self, messages: &[MessageId]) -> Result<Vec<(MessageId, String)>> {
         let state = self.state();
         let ids: BTreeSet<MessageId> = messages.iter().copied().collect();

@@ -39,7 +39,9 @@ impl Upkeep for MemStore {
             state.runs.values().filter(|run| !run.status.is_terminal()).map(root_of).collect();
         let mut removable_ids: Vec<RunId> = Vec::new();
         let roots = state.runs.values().filter(is_old).filter(|run| state.broadcast_of(run).is_none());
-        for run in roots.filter(|run| !open_fires.contains(&root_of(run))) {
+        for run in
+            roots.filter(|run| !open_fires.contains(&root_of(run)) && !state.is_newest_pump_root(run, finished_before))
+        {
             let shards: Vec<&Run> =
                 state.runs.values().filter(|shard| state.broadcast_of(shard) == Some(run.id)).collect();
             if shards.iter().all(|shard| shard.status.is_terminal()) {
@@ -69,6 +71,18 @@ impl State {
         let is_shard = broadcast.shard_index == ROOT_SHARD && run.shard_index != ROOT_SHARD;
         let is_same_fire = (broadcast.job, broadcast.fire_at, broadcast.cause) == (run.job, run.fire_at, run.cause);
         (is_shard && is_same_fire).then_some(broadcast.id)
+    }
+
+    /// Whether a run is the newest ended root run of its pump job. Without it, the pump could begin again.
+    fn is_newest_pump_root(&self, run: &Run, finished_before: Timestamp) -> bool {
+        let is_newer = |other: &Run| {
+            other.job == run.job
+                && other.shard_index == ROOT_SHARD
+                && other.status.is_terminal()
+                && other.fire_at < finished_before
+                && other.fire_at > run.fire_at
+        };
+        run.shard_index == ROOT_SHARD && self.pumps.contains(&run.job) && !self.runs.values().any(is_newer)
     }
 
     fn remove_run(&mut self, id: RunId) {

@@ -237,6 +237,10 @@ impl Channels for SqlStore {
         self.read_incident_messages(incident, limit).await
     }
 
+    async fn channels_of_incident(&self, incident: IncidentId) -> Result<Vec<String>> {
+        self.read_channels_of_incident(incident).await
+    }
+
     async fn message_subjects(&self, messages: &[MessageId]) -> Result<Vec<(MessageId, String)>> {
         self.read_message_subjects(messages).await
     }

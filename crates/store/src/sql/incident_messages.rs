@@ -20,6 +20,11 @@ pub(super) const LIST_MESSAGES: Statement = Statement {
            FROM alert_message CROSS JOIN alert_channel WHERE alert_message.incident_id = ? \
            AND alert_channel.id = alert_message.channel_id ORDER BY alert_message.id DESC LIMIT ?",
 };
+pub(super) const LIST_CHANNELS_OF_INCIDENT: Statement = Statement {
+    name: "list_channels_of_incident",
+    text: "SELECT DISTINCT alert_channel.id, alert_channel.name FROM alert_message CROSS JOIN alert_channel \
+           WHERE alert_message.incident_id = ? AND alert_channel.id = alert_message.channel_id ORDER BY alert_channel.name",
+};
 pub(super) const READ_LAST_ERROR: Statement = Statement {
     name: "read_last_error",
     text: "SELECT id, error FROM alert_delivery WHERE channel_id = ? AND id > ? AND id < ? AND message_id = ? \
@@ -43,6 +48,15 @@ impl SqlStore {
         subjects.sort();
         subjects.dedup();
         Ok(subjects)
+    }
+
+    pub(super) async fn read_channels_of_incident(&self, incident: IncidentId) -> Result<Vec<String>> {
+        let name = |row| {
+            let mut columns = Reader::new(row, "alert_channel");
+            columns.int("id")?;
+            columns.text("name")
+        };
+        self.rows(Query::new(&LIST_CHANNELS_OF_INCIDENT).int(incident.get())).await?.iter().map(name).collect()
     }
 
     pub(super) async fn read_incident_messages(

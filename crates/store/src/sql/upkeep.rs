@@ -54,6 +54,13 @@ const READ_SHARDS: Statement = Statement {
            AND shard.fire_at_ms = whole.fire_at_ms AND shard.cause = whole.cause AND shard.shard_index >= 0 \
            WHERE whole.id {in_list} ORDER BY whole.id, shard.id LIMIT ?",
 };
+/// The newest ended root run of each of these jobs that is a pump job, among the root runs planned before an instant.
+pub(super) const READ_NEWEST_PUMP_ROOTS: Statement = Statement {
+    name: "read_newest_pump_roots",
+    text: "SELECT run.job_id, MAX(run.fire_at_ms) AS fire_at_ms FROM pump_job JOIN run ON run.job_id = pump_job.job_id \
+           WHERE pump_job.job_id {in_list} AND run.fire_at_ms < ? AND run.shard_index = -1 \
+           AND run.status NOT IN ('pending', 'waiting', 'running') GROUP BY run.job_id",
+};
 const LOCK_OLD_RUNS: Statement = Statement {
     name: "lock_old_runs",
     text: "SELECT id FROM run WHERE id {in_list} AND {check}status NOT IN ('pending', 'waiting', 'running'){end} ORDER BY id \
@@ -94,7 +101,7 @@ impl Upkeep for SqlStore {
         let (Some(first_run), Some(last_run)) = (old_runs.first(), old_runs.last()) else {
             return Ok(PurgeStep { removed_count: 0, next_after: None });
         };
-        let removal = self.plan_removal(&old_runs, limit).await?;
+        let removal = self.plan_removal(&old_runs, (finished_before, limit)).await?;
         let removed_count = self.remove_runs(&removal.ids).await?;
         let next_after = if removal.is_partial && removed_count > 0 {
             // Some of these runs are left. The next call examines them again.
@@ -133,8 +140,8 @@ impl OldRun {
 
 impl SqlStore {
     /// The rows to remove now, in order: a broadcast comes after all of its shards. A shard is removed only once its broadcast can be
-    /// removed, and a run stays while its fire has an open run.
-    async fn plan_removal(&self, old_runs: &[OldRun], limit: u32) -> Result<Removal> {
+    /// removed, and a run stays while its fire has an open run. The newest root run of a pump job stays with its shards.
+    async fn plan_removal(&self, old_runs: &[OldRun], (finished_before, limit): (Timestamp, u32)) -> Result<Removal> {
         let parents: Vec<i64> =
             old_runs.iter().filter(|run| !run.is_broadcast()).filter_map(|run| run.parent).collect();
         let mut broadcasts = HashMap::new();
@@ -150,11 +157,13 @@ impl SqlStore {
         };
         let runs_without_shards: Vec<&OldRun> = old_runs.iter().filter(|run| !is_shard(run)).collect();
         let open_fires = self.open_fires(&runs_without_shards).await?;
-        let shards =
-            self.shards_of(old_runs.iter().filter(|run| run.is_broadcast()).map(|run| run.id).collect()).await?;
+        let kept_roots = self.kept_pump_roots(old_runs, finished_before).await?;
+        let is_removable_broadcast = |run: &&OldRun| run.is_broadcast() && !kept_roots.contains(&run.id);
+        let shards = self.shards_of(old_runs.iter().filter(is_removable_broadcast).map(|run| run.id).collect()).await?;
         let mut removable_ids = Vec::with_capacity(old_runs.len());
         for run in runs_without_shards.into_iter().filter(|run| !open_fires.contains(&run.root())) {
-            if shards.open_broadcasts.contains(&run.id)
+            if kept_roots.contains(&run.id)
+                || shards.open_broadcasts.contains(&run.id)
                 || shards.unread_after.is_some_and(|from| run.is_broadcast() && run.id > from)
             {
                 continue;
@@ -168,6 +177,24 @@ impl SqlStore {
         let is_partial = removable_ids.len() > limit || shards.unread_after.is_some();
         removable_ids.truncate(limit);
         Ok(Removal { ids: removable_ids, is_partial, unread_after: shards.unread_after })
+    }
+
+    /// The root runs among these runs that are the newest one of their pump job. Such a run shows that its pump has ended, for instance
+    /// because a user cancelled it: without the run, a pump whose window has no end would begin again.
+    async fn kept_pump_roots(&self, runs: &[OldRun], finished_before: Timestamp) -> Result<HashSet<i64>> {
+        let jobs: BTreeSet<i64> = runs.iter().filter(|run| run.is_broadcast()).map(|run| run.key.0).collect();
+        if jobs.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let jobs: Vec<i64> = jobs.into_iter().collect();
+        let query = Query::new(&READ_NEWEST_PUMP_ROOTS).list(jobs.into_iter()).at(finished_before);
+        let mut newest_instants: HashMap<i64, i64> = HashMap::new();
+        for row in self.rows(query).await? {
+            let mut columns = Reader::new(&row, "run");
+            newest_instants.insert(columns.int("job_id")?, columns.int("fire_at_ms")?);
+        }
+        let is_newest = |run: &&OldRun| newest_instants.get(&run.key.0).is_some_and(|newest| run.key.1 >= *newest);
+        Ok(runs.iter().filter(|run| run.is_broadcast()).filter(is_newest).map(|run| run.id).collect())
     }
 
     /// The fires of these runs that have an open run, identified by their first runs. When that open run ends, its followers are planned

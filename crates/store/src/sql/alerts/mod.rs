@@ -93,8 +93,13 @@ impl Alerts for SqlStore {
         self.read_alert_events(namespace, limit).await
     }
 
-    async fn open_incidents(&self, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> Result<OpenIncidents> {
-        self.read_open_incidents(rule, subjects).await
+    async fn open_incidents(
+        &self,
+        namespace: NamespaceId,
+        rule: AlertRuleId,
+        subjects: &[(SubjectKind, i64)],
+    ) -> Result<OpenIncidents> {
+        self.read_open_incidents(namespace, rule, subjects).await
     }
 
     async fn open_incidents_of_rule(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
