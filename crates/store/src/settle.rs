@@ -106,25 +106,6 @@ pub(crate) fn judge(row: RunRow, attempt_end: &AttemptEnd) -> Judgement {
     if attempt_end.is_unsent && row.status == RunStatus::Running && !mutant::on(Mutant::StaleUnsentEnd) {
         return Judgement::UnderWay;
     }
-    if is_correctable(row, attempt_end) {
-        // Only the report of an executor shows the true verdict.
-        let is_silenced = matches!(attempt_end.outcome, Outcome::Silenced { .. });
-        return match true_verdict(attempt_end.outcome).filter(|_| attempt_end.owner.is_none()) {
-            Some((RunStatus::Failed, _)) if row.cancel_request_reason.is_some() && is_silenced => {
-                Judgement::Late(RunStatus::Cancelled, row.cancel_request_reason)
-            }
-            Some((RunStatus::Cancelled, reason)) => {
-                Judgement::Late(RunStatus::Cancelled, row.cancel_request_reason.or(reason))
-            }
-            Some((status, reason)) => Judgement::Late(status, reason),
-            None => Judgement::Duplicate,
-        };
-    }
-    // A run that awaits its children already has its result. Only a cancel can end it earlier.
-    let is_over = row.status.is_terminal() && !mutant::on(Mutant::LateResultOverwrites);
-    if is_over || (row.awaits_children && attempt_end.outcome != Outcome::Cancelled) {
-        return Judgement::Duplicate;
-    }
     let facts = AttemptFacts {
         attempt: row.attempt,
         lost_count: row.lost_count,
@@ -137,12 +118,41 @@ pub(crate) fn judge(row: RunRow, attempt_end: &AttemptEnd) -> Judgement {
     };
     let mut next_step =
         decide_next(attempt_end.policy, facts, attempt_end.outcome, attempt_end.finished_at, attempt_end.jitter);
+    if is_correctable(row, attempt_end) {
+        // Only the report of an executor shows the true verdict.
+        let is_silenced = matches!(attempt_end.outcome, Outcome::Silenced { .. });
+        return match (true_verdict(attempt_end.outcome).filter(|_| attempt_end.owner.is_none()), next_step) {
+            // A group of a pump ended as the pump had asked it to.
+            (Some(_), NextStep::Verdict { status, reason }) if is_planned_end(row, attempt_end) => {
+                Judgement::Late(status, reason)
+            }
+            (Some((RunStatus::Failed, _)), _) if row.cancel_request_reason.is_some() && is_silenced => {
+                Judgement::Late(RunStatus::Cancelled, row.cancel_request_reason)
+            }
+            (Some((RunStatus::Cancelled, reason)), _) => {
+                Judgement::Late(RunStatus::Cancelled, row.cancel_request_reason.or(reason))
+            }
+            (Some((status, reason)), _) => Judgement::Late(status, reason),
+            (None, _) => Judgement::Duplicate,
+        };
+    }
+    // A run that awaits its children already has its result. Only a cancel can end it earlier.
+    let is_over = row.status.is_terminal() && !mutant::on(Mutant::LateResultOverwrites);
+    if is_over || (row.awaits_children && attempt_end.outcome != Outcome::Cancelled) {
+        return Judgement::Duplicate;
+    }
     if let NextStep::Retry { due_at, .. } = &mut next_step {
         // The next attempt starts no earlier than the due instant of this one. If the clock has stepped back, an attempt can be lost before
         // it is due. A run that a maintenance window held back is due when the window has ended.
         *due_at = row.due_at.max(*due_at);
     }
     Judgement::Ends(next_step)
+}
+
+/// Whether a group of a pump reports that it ended because the pump ends.
+fn is_planned_end(row: RunRow, attempt_end: &AttemptEnd) -> bool {
+    let has_released = matches!(attempt_end.outcome, Outcome::Cancelled | Outcome::Yielded);
+    has_released && attempt_end.policy.is_pump && row.cancel_request_reason.is_some_and(Reason::ends_pump)
 }
 
 /// Whether the executor's report of the same attempt replaces the verdict in the row.

@@ -17,6 +17,8 @@ use crate::registry::OnlineExecutor;
 
 /// How long an attempt that has ended is remembered: its last report may come after its result.
 const KEPT_FOR: Duration = Duration::from_secs(60);
+/// How long a new group may be missing in the number of runs that its executor has reported: somewhat longer than the period of heartbeats.
+const UNCOUNTED_FOR: Duration = Duration::from_secs(3);
 
 /// A group as it was seen last.
 #[derive(Debug)]
@@ -25,6 +27,8 @@ struct GroupState {
     root: Option<RunId>,
     executor: ExecutorId,
     mode: GroupMode,
+    /// The instant of the first look that found the group's run under way.
+    first_seen_at: Timestamp,
     /// The instant of the last look that found the group's run open.
     seen_at: Timestamp,
     /// Whether the group is to leave its executor for another executor.
@@ -33,6 +37,13 @@ struct GroupState {
     last_order: Option<SentOrder>,
     /// The term and the number of the last order that the group has taken.
     taken_order: (i64, i64),
+}
+
+impl GroupState {
+    /// Whether its executor may not have counted it yet. A clock that was set back makes no group new.
+    fn is_new(&self, now: Timestamp) -> bool {
+        now >= self.first_seen_at && now < self.first_seen_at + UNCOUNTED_FOR
+    }
 }
 
 #[derive(Debug, Default)]
@@ -117,6 +128,7 @@ impl Groups {
                 root: run.parent,
                 executor,
                 mode: GroupMode::Takes,
+                first_seen_at: snapshot.now,
                 seen_at: snapshot.now,
                 is_leaving: false,
                 last_order: None,
@@ -134,18 +146,29 @@ impl Groups {
             };
         }
         groups.retain(|_, group_state| group_state.seen_at + KEPT_FOR > snapshot.now);
-        choose_leaving_groups(groups, shared, snapshot, pump);
+        let executors = capable_executors(shared, snapshot);
+        let unbegun_groups = UnbegunGroups::of(snapshot.record.job, &runs);
+        choose_leaving_groups(groups, &executors, (shared, snapshot), (&unbegun_groups, pump.per_executor));
+        let shutting_down: BTreeSet<ExecutorId> =
+            executors.iter().filter(|(executor, _)| executor.is_draining).map(|(executor, _)| executor.id).collect();
+        for group_state in groups.values_mut().filter(|group_state| shutting_down.contains(&group_state.executor)) {
+            if group_state.mode == GroupMode::Takes {
+                // The group releases its items on its own. If it got them again, they would wait for its end.
+                group_state.mode = GroupMode::Keeps;
+            }
+        }
         Ok(())
     }
 
-    /// Whether exactly `count` groups of a job work, none of them is about to leave, and each has taken its last order.
+    /// Whether exactly `count` groups of a job work, none of them is new or about to leave, and each has taken its last order.
     pub(super) fn are_settled(&self, job: JobId, count: usize, now: Timestamp) -> bool {
         let groups = self.by_job.get(&job).into_iter().flat_map(BTreeMap::values);
         let groups_in_look: Vec<&GroupState> = groups.filter(|group_state| group_state.seen_at == now).collect();
         let is_settled = |group_state: &&GroupState| {
             let has_taken_order =
                 group_state.last_order.as_ref().is_some_and(|order| order.is_taken(group_state.taken_order));
-            has_taken_order && !group_state.is_leaving && group_state.mode == GroupMode::Takes
+            let is_steady = !group_state.is_leaving && group_state.mode == GroupMode::Takes;
+            has_taken_order && is_steady && !group_state.is_new(now)
         };
         groups_in_look.len() == count && groups_in_look.iter().all(is_settled)
     }
@@ -185,26 +208,45 @@ impl Groups {
     }
 }
 
-/// Makes groups leave executors that no longer take groups. Also makes one group at a time leave an executor that has at least two groups more than
-/// another executor.
+/// Open groups that no executor has begun.
+#[derive(Debug, Default)]
+struct UnbegunGroups {
+    /// How many groups no executor has.
+    unsent_count: u32,
+    /// How many groups each executor has without having begun them.
+    sent_counts: BTreeMap<ExecutorId, u32>,
+}
+
+impl UnbegunGroups {
+    /// `runs` are runs below the root runs of the job.
+    fn of(job: JobId, runs: &[Run]) -> Self {
+        let mut unbegun_groups = Self::default();
+        for run in runs.iter().filter(|run| run.job == job && !run.is_root() && !run.status.is_terminal()) {
+            match run.executor_id.filter(|_| run.status == RunStatus::Running) {
+                Some(executor) if run.started_at.is_none() => {
+                    *unbegun_groups.sent_counts.entry(executor).or_default() += 1;
+                }
+                Some(_) => {}
+                None => unbegun_groups.unsent_count += 1,
+            }
+        }
+        unbegun_groups
+    }
+
+    fn sent_to(&self, executor: ExecutorId) -> u32 {
+        self.sent_counts.get(&executor).copied().unwrap_or_default()
+    }
+}
+
+/// Makes groups leave executors that no longer take groups, as far as other executors have places for them. Also makes one group at a time leave an
+/// executor that has at least two groups more than another executor.
 fn choose_leaving_groups(
     groups: &mut BTreeMap<Owner, GroupState>,
-    shared: &Shared,
-    snapshot: &PumpSnapshot<'_>,
-    pump: &Pump,
+    executors: &[(OnlineExecutor, Room)],
+    (shared, snapshot): (&Shared, &PumpSnapshot<'_>),
+    (unbegun_groups, per_executor): (&UnbegunGroups, Option<u32>),
 ) {
     let now = snapshot.now;
-    let executors = capable_executors(shared, snapshot);
-    let count = |groups: &BTreeMap<Owner, GroupState>, id, leaves| {
-        let is_of_executor = |group_state: &&GroupState| {
-            group_state.seen_at == now && group_state.executor == id && group_state.is_leaving == leaves
-        };
-        u32::try_from(groups.values().filter(is_of_executor).count()).unwrap_or(u32::MAX)
-    };
-    let mut loads: Vec<Load> = executors
-        .iter()
-        .map(|(executor, room)| Load { groups: count(groups, executor.id, false), room: *room })
-        .collect();
     for (executor, _) in executors.iter().filter(|(executor, _)| is_stopped(shared, snapshot, executor)) {
         // The groups of a stopped executor leave it whether or not another executor takes them.
         for group_state in
@@ -213,10 +255,33 @@ fn choose_leaving_groups(
             (group_state.is_leaving, group_state.mode) = (true, GroupMode::Leaves);
         }
     }
-    // Whether a group is already leaving. If so, only executors that take no groups lose further groups.
-    let mut is_moving = groups.values().any(|group_state| group_state.seen_at == now && group_state.is_leaving);
-    while let Some(from) = executor_to_unload(&loads, pump.per_executor) {
-        if is_moving && loads[from].room != Room::Off {
+    let count = |is_counted: &dyn Fn(&GroupState) -> bool| {
+        let groups_in_look = groups.values().filter(|group_state| group_state.seen_at == now);
+        u32::try_from(groups_in_look.filter(|group_state| is_counted(group_state)).count()).unwrap_or(u32::MAX)
+    };
+    let load = |(executor, room): &(OnlineExecutor, Room)| Load {
+        groups: count(&|group_state| group_state.executor == executor.id && !group_state.is_leaving),
+        room: *room,
+    };
+    let mut loads: Vec<Load> = executors.iter().map(load).collect();
+    let free_places = |((executor, _), load): (&(OnlineExecutor, Room), &Load)| {
+        let is_here = |group_state: &GroupState| group_state.executor == executor.id;
+        let sent_count = unbegun_groups.sent_to(executor.id);
+        let group_count = count(&is_here) + sent_count;
+        let uncounted_count = count(&|group_state| is_here(group_state) && group_state.is_new(now)) + sent_count;
+        let load = Load { groups: load.groups + sent_count, ..*load };
+        free_place_count(executor, load, (group_count, uncounted_count), per_executor)
+    };
+    let free_count = executors.iter().zip(&loads).map(free_places).fold(0, u32::saturating_add);
+    let mut leaving_count = count(&|group_state| group_state.is_leaving);
+    while let Some(from) = executor_to_unload(&loads, per_executor) {
+        let may_leave = if loads[from].room == Room::Off {
+            // A group that leaves and finds no place would wait, while its executor could still run it.
+            leaving_count + unbegun_groups.unsent_count < free_count
+        } else {
+            leaving_count == 0
+        };
+        if !may_leave {
             return;
         }
         let is_staying = |(_, group_state): &(&Owner, &mut GroupState)| {
@@ -230,8 +295,24 @@ fn choose_leaving_groups(
         tracing::info!(run = %owner.run, executor = executors[from].0.name, "a group of a pump leaves its executor");
         (group_state.is_leaving, group_state.mode) = (true, GroupMode::Leaves);
         loads[from].groups -= 1;
-        is_moving = true;
+        leaving_count += 1;
     }
+}
+
+/// How many further groups of a job an executor has a place for. It has `group_count` groups of the job, those that leave included. Its last
+/// heartbeat may not count `uncounted_count` of them.
+fn free_place_count(
+    executor: &OnlineExecutor,
+    load: Load,
+    (group_count, uncounted_count): (u32, u32),
+    per_executor: Option<u32>,
+) -> u32 {
+    if load.room != Room::Open {
+        return 0;
+    }
+    let used_slot_count = executor.running.saturating_add(uncounted_count).max(group_count);
+    let free_slot_count = executor.slots.saturating_sub(used_slot_count);
+    per_executor.map_or(free_slot_count, |max| free_slot_count.min(max.saturating_sub(load.groups)))
 }
 
 /// The executors that have the job's handler, sorted by id: their room, whether they are stopped, and the number of

@@ -14,6 +14,7 @@ mod declares;
 mod housekeeping;
 mod late_reports;
 mod leaving;
+mod leaving_pumps;
 mod local;
 mod logs;
 mod overload;

@@ -95,20 +95,21 @@ impl Worker {
     /// names of the items.
     pub(super) fn fail_group(&self, done: u64) -> ((i64, i32), Vec<String>) {
         let (key, group) = self.with(|state| state.groups.pop_last()).unwrap();
-        let progress = |item: &v1::PumpItem| v1::PumpProgress {
-            name: item.name.clone(),
-            epoch: item.epoch,
-            sequence: 9,
-            done,
-            released: true,
-            ..v1::PumpProgress::default()
-        };
-        let items = group.order.items.iter().map(progress).collect();
-        let report =
-            v1::PumpReport { run_id: key.0, attempt: key.1, job_id: group.job, items, ..v1::PumpReport::default() };
-        self.unasked.send(Up::PumpReports(v1::PumpReports { reports: vec![report] })).unwrap();
+        let reports = vec![report_of_release(key, &group, done)];
+        self.unasked.send(Up::PumpReports(v1::PumpReports { reports })).unwrap();
         self.unasked.send(result(&group, v1::result::Status::Failed, key.0, key.1)).unwrap();
         (key, group.order.items.into_iter().map(|item| item.name).collect())
+    }
+
+    pub(super) fn announce_shutdown(&self) {
+        self.unasked.send(Up::Draining(v1::Draining {})).unwrap();
+    }
+
+    /// Releases the items of its groups without an order. The groups do not end.
+    pub(super) fn release_all(&self) {
+        let report = |(key, group): (&(i64, i32), &Group)| report_of_release(*key, group, 0);
+        let reports = self.with(|state| state.groups.iter().map(report).collect());
+        self.unasked.send(Up::PumpReports(v1::PumpReports { reports })).unwrap();
     }
 
     fn die(&self) {
@@ -189,6 +190,20 @@ fn replies_to_order(state: &mut WorkerState, order: &v1::PumpOrder) -> Vec<Up> {
         state.groups.remove(&key);
     }
     answers
+}
+
+/// The report of a group that has released its items with `done` rows done.
+fn report_of_release((run_id, attempt): (i64, i32), group: &Group, done: u64) -> v1::PumpReport {
+    let progress = |item: &v1::PumpItem| v1::PumpProgress {
+        name: item.name.clone(),
+        epoch: item.epoch,
+        sequence: 9,
+        done,
+        released: true,
+        ..v1::PumpProgress::default()
+    };
+    let items = group.order.items.iter().map(progress).collect();
+    v1::PumpReport { run_id, attempt, job_id: group.job, items, ..v1::PumpReport::default() }
 }
 
 fn result(group: &Group, status: v1::result::Status, run_id: i64, attempt: i32) -> Up {

@@ -207,6 +207,20 @@ pub async fn a_group_that_yields_continues_as_its_next_attempt(store: &dyn Store
     finish_one(store, AttemptEnd { policy, is_unfinished: true, ..finish(&run, Outcome::Cancelled) }).await;
     let run = read_run(store, run.id).await;
     assert_eq!((run.status, run.reason), (RunStatus::Failed, Some(Reason::WindowOver)), "it left rows that failed");
+    // The executor was lost while the pump ended. The group's own report shows how it ended.
+    for (outcome, is_unfinished, status) in
+        [(Outcome::Cancelled, false, RunStatus::Succeeded), (Outcome::Yielded, true, RunStatus::Failed)]
+    {
+        let run = pending_run(store, token).await;
+        store.ask_cancel(run.id, request, run.due_at).await.unwrap();
+        let lost = AttemptEnd { policy, executor: None, ..finish(&run, Outcome::Lost(Reason::ExecutorLost)) };
+        finish_one(store, lost).await;
+        assert_eq!(read_run(store, run.id).await.status, RunStatus::Cancelled);
+        let late = AttemptEnd { policy, is_unfinished, ..finish(&run, outcome) };
+        assert_eq!(finish_one(store, late).await, EndOutcome::Late);
+        let run = read_run(store, run.id).await;
+        assert_eq!((run.status, run.reason), (status, Some(Reason::WindowOver)), "{outcome:?}");
+    }
     let record = pump(store).await;
     let root = settle_home(store, token, &record, run.due_at).await;
     store.ask_cancel(root.id, request, run.due_at).await.unwrap();

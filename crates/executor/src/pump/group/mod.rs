@@ -237,7 +237,7 @@ impl<R: Clone> Group<R> {
         let mut counts =
             FetchCounts { surplus: rows.len().saturating_sub(self.limits.fetch), ..FetchCounts::default() };
         let mut returned_items = BTreeSet::new();
-        self.retain_failed(&rows, &fetch, is_full);
+        self.forget_missing_failed(&rows, &fetch, is_full);
         for row in rows.into_iter().take(self.limits.fetch) {
             if let Some(item) = self.accept(row, &fetch, (now, fetched_at), &mut counts) {
                 returned_items.insert(item);
@@ -253,15 +253,19 @@ impl<R: Clone> Group<R> {
     }
 
     /// Forgets rows that failed for good, if the select asked for their items, did not return them, and returned fewer
-    /// rows than its limit.
-    fn retain_failed(&mut self, rows: &[Row<R>], fetch: &Fetch, is_full: bool) {
+    /// rows than its limit. A row that was in work during the select stays, because the select may have left it out: its
+    /// execution may lock it.
+    fn forget_missing_failed(&mut self, rows: &[Row<R>], fetch: &Fetch, is_full: bool) {
         if is_full || self.rows.failed_rows().next().is_none() {
             return;
         }
         let returned_rows: BTreeSet<(&str, &str)> =
             rows.iter().map(|row| (row.item.as_str(), row.key.as_str())).collect();
-        let was_requested = |item: &String| fetch.requested_epochs.contains_key(item);
-        self.rows.retain_failed(|(item, key)| !was_requested(item) || returned_rows.contains(&(item, key)));
+        self.rows.forget_missing(|row_id| {
+            let (item, key) = (row_id.0.as_str(), row_id.1.as_str());
+            let was_returned = returned_rows.contains(&(item, key));
+            fetch.requested_epochs.contains_key(item) && !was_returned && !fetch.ended_rows.contains(row_id)
+        });
     }
 
     /// Queues a row, unless it is in work already. Returns the row's item; `None` if the row rests after it failed for

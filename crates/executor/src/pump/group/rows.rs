@@ -244,6 +244,12 @@ impl<R: Clone> RowTracker<R> {
         self.failed_counts.retain(|row_id, _| is_retained(row_id));
     }
 
+    /// Of the rows that failed for good and are not in work again, forgets those for which `is_missing` is true.
+    pub(super) fn forget_missing(&mut self, is_missing: impl Fn(&(String, String)) -> bool) {
+        let Self { failed_counts, keys_in_work, .. } = self;
+        failed_counts.retain(|row_id, _| keys_in_work.contains(row_id) || !is_missing(row_id));
+    }
+
     /// Item and key of the rows that failed for good, as far as they are remembered.
     pub(super) fn failed_rows(&self) -> impl ExactSizeIterator<Item = &(String, String)> {
         self.failed_counts.keys()

@@ -52,6 +52,35 @@ fn rows_that_failed_for_good_are_named_while_they_are_there() {
     check(&harness, &["3"]);
 }
 
+/// A select may leave out rows that are in work, for instance because these are locked. It does not show that they are
+/// gone.
+#[test]
+fn a_row_that_fails_for_good_is_not_forgotten_after_a_select_that_began_while_it_was_in_work() {
+    let mut harness = GroupHarness::holding(Limits { not_sleep: true, ..limits() }, &["a"]);
+    harness.asks(&["a"]);
+    harness.rows(&[("a", 1)]);
+    let number = harness.executes(&[1]);
+    harness.asks(&["a"]);
+    assert_eq!(harness.failed(number), [None]);
+    harness.rows(&[]);
+    assert_eq!((harness.group.is_dry(), harness.group.is_unfinished()), (true, true));
+
+    harness.now += SECOND * 2;
+    harness.asks(&["a"]);
+    assert_eq!(harness.rows(&[("a", 1)]).accepted, 1);
+    let number = harness.executes(&[1]);
+    harness.asks(&["a"]);
+    harness.rows(&[]);
+    assert!(harness.group.is_unfinished(), "it is in work again");
+    assert_eq!(harness.failed(number), [None]);
+    assert!(harness.group.is_unfinished());
+
+    harness.now += SECOND * 4;
+    harness.asks(&["a"]);
+    harness.rows(&[]);
+    assert!(!harness.group.is_unfinished(), "a later select did not return it");
+}
+
 /// The server learns from a report that an item is dry (has no rows to execute), and reports are a second apart.
 #[test]
 fn a_row_that_failed_for_good_rests_until_its_item_is_reported_as_dry() {
