@@ -76,7 +76,6 @@ impl NodeHost {
         let store = SimStore { world: Arc::clone(&self.world), node: self.index, process: Arc::clone(&process) };
         let mut config = engine_config(format!("n{}", self.index), &self.world.profile);
         config.boot = self.boot_clock.clone();
-        config.advertise_url = Some(format!("sim://n{}", self.index));
         match Engine::start(Arc::new(store), config, &lifecycle).await {
             Ok(engine) => {
                 self.world.record("node runs", self.number(), || format!("{:?}", engine.token()));

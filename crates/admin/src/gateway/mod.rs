@@ -17,6 +17,7 @@ mod scripts;
 mod session;
 mod session_end;
 mod session_rows;
+mod welcome;
 
 use std::collections::HashSet;
 use std::net::IpAddr;

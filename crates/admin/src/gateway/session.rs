@@ -9,9 +9,9 @@ use rondel_core::{NodeId, RunId, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::server_message;
-use rondel_proto::{PROTOCOL, encoded_len, v1};
+use rondel_proto::{encoded_len, v1};
 use rondel_store::LeaseToken;
-use rondel_store::cluster::{HostProcess, Node, StreamEnd};
+use rondel_store::cluster::{HostProcess, StreamEnd};
 use rondel_store::logs::{LogChunk, LogLine};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -28,11 +28,11 @@ use super::outgoing_stream::OutgoingStream;
 use super::registered_stream::RegisteredStream;
 use super::scripts::ScriptReader;
 use super::session_rows::RowShare;
+use super::welcome::{NamedServers, read_nodes, welcome};
 use super::{ExecutorAccess, GatewayState, LogItem, log_line, session_end};
-use crate::cluster::fences;
 use crate::declared::DeclaringExecutor;
 use crate::dispatch::{
-    Event, FenceAnswer, IncomingResult, Reply, Responder, SessionHandle, Start, StartReports, fence, incoming_result,
+    Event, FenceAnswer, IncomingResult, Reply, Responder, SessionHandle, Start, StartReports, incoming_result,
     reported_instant,
 };
 use crate::host_process;
@@ -71,6 +71,7 @@ pub(super) struct Session {
     /// Whether there was no room for its last log message.
     is_over_share: AtomicBool,
     lost_lines: LostLines,
+    named_servers: NamedServers,
 }
 
 impl Session {
@@ -112,7 +113,9 @@ impl Session {
         let (executor, hello) = (admitted.online_executor.id, admitted.hello_number);
         let handle =
             SessionHandle { executor, number: session_number, hello_number: hello, stream: Arc::new(stream.clone()) };
-        handle.send(server_message::Body::Welcome(welcome(shared, &nodes)));
+        let welcome = welcome(shared, &nodes);
+        let named_servers = NamedServers::new(welcome.servers.clone());
+        handle.send(server_message::Body::Welcome(welcome));
         tracing::info!(
             executor = admitted.online_executor.name,
             app = admitted.online_executor.app_name,
@@ -145,6 +148,7 @@ impl Session {
             script_places: Arc::new(Semaphore::new(super::scripts::WAITING_COUNT_MAX)),
             is_over_share: AtomicBool::new(false),
             lost_lines: LostLines::default(),
+            named_servers,
         })
     }
 
@@ -274,6 +278,7 @@ impl Session {
                 self.shared.registry.record_heard(id, now, Some(beat.running));
                 let reply = v1::HeartbeatReply { sequence: beat.sequence, now_at_ms: now.as_millis() };
                 self.handle.send(server_message::Body::HeartbeatReply(reply));
+                self.named_servers.update(&self.shared, &self.handle);
                 let active = beat.running.saturating_add(beat.queued);
                 self.notify(Event::Beat(id, usize::try_from(active).unwrap_or(usize::MAX))).await;
                 self.queue_marks().await;
@@ -428,37 +433,6 @@ impl Session {
 
     async fn notify(&self, event: Event) {
         drop(self.gateway.events.send(event).await);
-    }
-}
-
-/// The nodes with their leases, read after the session was stored. The list of the last beat would lack leases that another node has fenced since.
-async fn read_nodes(shared: &Shared) -> Result<Arc<Vec<Node>>, Status> {
-    if mutant::on(Mutant::StaleWelcome) {
-        return Ok(shared.membership.nodes());
-    }
-    let nodes = shared.store.nodes().await.map_err(|error| {
-        tracing::warn!(error = %chain(&error), "cannot read the ended leases for an executor that connects");
-        Status::unavailable("the server cannot reach its database now")
-    })?;
-    Ok(Arc::new(nodes))
-}
-
-fn welcome(shared: &Shared, nodes: &[Node]) -> v1::Welcome {
-    let token = shared.membership.token();
-    let now = shared.clock.now();
-    let living_nodes = nodes.iter().filter(|node| node.is_living(now));
-    let millis = |length: Duration| u32::try_from(length.as_millis()).unwrap_or(u32::MAX);
-    v1::Welcome {
-        node_id: token.node.get(),
-        node_epoch: token.epoch,
-        node_name: shared.config.node_name.clone(),
-        server_version: shared.config.server_version.clone(),
-        now_at_ms: now.as_millis(),
-        servers: living_nodes.filter_map(|node| node.advertise_url.clone()).collect(),
-        heartbeat_ms: millis(shared.config.heartbeat),
-        silence_ms: millis(shared.config.silence),
-        fences: fences(nodes, now).into_iter().map(fence).collect(),
-        protocol: PROTOCOL,
     }
 }
 

@@ -138,6 +138,35 @@ async fn an_executor_that_connects_after_a_fence_learns_of_it_from_any_server() 
     c.end().await;
 }
 
+/// The URLs in the next welcome on a line.
+async fn named_servers(line: &mut Line) -> Vec<String> {
+    line.receive(|body| match body {
+        Down::Welcome(welcome) => Some(welcome.servers),
+        _ => None,
+    })
+    .await
+}
+
+/// Otherwise an executor that knows one node would not connect to a node that joins later, and would lose both with the first one.
+#[tokio::test]
+async fn a_connected_executor_gets_the_urls_of_nodes_that_join_and_leave() {
+    let store = store();
+    let config = |name: &str| EngineConfig {
+        advertise_url: Some(format!("http://{name}")),
+        lease: Duration::from_secs(10),
+        ..quick_config(name)
+    };
+    let a = World::start_on(Arc::clone(&store), config("a")).await;
+    let mut to_a = dial(&a, hello("e", 1)).await;
+    assert_eq!(named_servers(&mut to_a).await, ["http://a"]);
+    let b = World::start_on(Arc::clone(&store), config("b")).await;
+    assert_eq!(named_servers(&mut to_a).await, ["http://a", "http://b"]);
+    b.end().await;
+    assert_eq!(named_servers(&mut to_a).await, ["http://a"]);
+    drop(to_a);
+    a.die().await;
+}
+
 /// A lost stream is not a lost executor while another node hears it: the nodes exchange results and cancels through
 /// rows, and the home removes the ended run from its memory.
 #[tokio::test]
