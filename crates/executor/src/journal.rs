@@ -32,6 +32,8 @@ pub(crate) struct Journal {
     results: Mutex<File>,
     /// The size of the file of results.
     results_bytes: AtomicUsize,
+    /// The size of the file of results after it was last rewritten.
+    rewritten_bytes: AtomicUsize,
     /// Whether the last write failed, perhaps in the middle of a line.
     is_torn: AtomicBool,
     /// Whether a server has welcomed this incarnation, and this is not on disk yet.
@@ -110,6 +112,7 @@ impl Journal {
             state: Mutex::new(state),
             results: Mutex::new(file),
             results_bytes: AtomicUsize::new(0),
+            rewritten_bytes: AtomicUsize::new(0),
             is_torn: AtomicBool::new(false),
             is_welcome_pending: AtomicBool::new(false),
             _lock: lock_file,
@@ -136,9 +139,13 @@ impl Journal {
     }
 
     /// Whether the journal should be rewritten, because few of its lines are still needed. `needed_count` is their number.
+    /// Lines can be much longer than usual. A journal whose lines are all needed is therefore rewritten only each time
+    /// that its size has doubled, and not with every result.
     pub(crate) fn needs_shrinking(&self, needed_count: usize) -> bool {
         let bytes = self.results_bytes.load(Ordering::Relaxed);
-        bytes > 0 && (needed_count == 0 || (bytes > REWRITE_BYTES && needed_count * LINE_BYTES < bytes / 2))
+        let has_doubled = bytes / 2 >= self.rewritten_bytes.load(Ordering::Relaxed);
+        let is_mostly_unneeded = bytes > REWRITE_BYTES && has_doubled && needed_count * LINE_BYTES < bytes / 2;
+        bytes > 0 && (needed_count == 0 || is_mostly_unneeded)
     }
 
     /// Replaces all lines with these results.
@@ -153,6 +160,7 @@ impl Journal {
             *file = open_for_append(&path)?;
         }
         self.results_bytes.store(text.len(), Ordering::Relaxed);
+        self.rewritten_bytes.store(text.len(), Ordering::Relaxed);
         self.is_torn.store(false, Ordering::Relaxed);
         Ok(())
     }
@@ -371,6 +379,26 @@ mod tests {
         let third = open(dir.path(), 13);
         assert_eq!(third.predecessor, before, "no server has heard of the second");
         assert_eq!(third.results, [result(3)]);
+    }
+
+    #[test]
+    fn a_large_journal_whose_lines_are_needed_is_not_rewritten_with_every_result() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = open(dir.path(), 11).journal;
+        let long_result = |run_id| v1::Result { result: "x".repeat(60_000), ..result(run_id) };
+        let mut unacked_results = Vec::new();
+        let mut rewrite_count = 0;
+        for batch in 0..6 {
+            let results: Vec<_> = (0..100).map(|index| long_result(100 * batch + index)).collect();
+            journal.append(&results).unwrap();
+            unacked_results.extend(results);
+            if journal.needs_shrinking(unacked_results.len()) {
+                rewrite_count += 1;
+                journal.rewrite(&unacked_results).unwrap();
+            }
+        }
+        assert!(rewrite_count <= 2, "beyond 16 MiB, the size has doubled once: {rewrite_count}");
+        assert!(journal.needs_shrinking(0), "no line is needed");
     }
 
     #[test]

@@ -129,6 +129,8 @@ impl RunLog {
             return self.append(&mut state, cut_notice, LINE_OVERHEAD);
         }
         if !self.has_room_for(&state, bytes, UNSENT_BYTES_MAX) {
+            // The count of a chunk stands before the chunk's lines, so the lines before a dropped one end their chunk.
+            state.seal(self.key);
             state.dropped_line_count += 1;
             return;
         }
@@ -346,6 +348,7 @@ mod tests {
         for _ in 0..200 {
             push(&log, &line);
         }
+        log.close();
         let chunks = log.collect(1, true);
         let (kept, dropped): (usize, u64) =
             chunks.iter().fold((0, 0), |(kept, dropped), chunk| (kept + chunk.lines.len(), dropped + chunk.dropped));
@@ -353,6 +356,21 @@ mod tests {
         assert!(dropped > 0 && kept > 90, "{kept} kept, {dropped} dropped");
         log.record_ack(i64::MAX);
         assert_eq!(shipping.buffered_bytes(), 0);
+    }
+
+    #[test]
+    fn dropped_lines_are_counted_where_they_are_missing() {
+        let (log, _) = log();
+        let line = "x".repeat(10_000);
+        for _ in 0..200 {
+            push(&log, &line);
+        }
+        let chunks = log.collect(1, true);
+        let kept: usize = chunks.iter().map(|chunk| chunk.lines.len()).sum();
+        assert!(kept > 90 && chunks.iter().all(|chunk| chunk.dropped == 0), "no line is missing before these: {kept}");
+        push(&log, "after");
+        let [chunk] = &log.collect(1, true)[..] else { panic!("one chunk") };
+        assert_eq!((chunk.lines.len(), chunk.dropped), (1, 200 - kept as u64));
     }
 
     #[test]

@@ -2,9 +2,10 @@
 //! console polls the fragment in `pages/run_log.rs` instead, and uses the stream only to download a whole log.
 //!
 //! The store is polled, and a reader has no state but its position. If the stream ends before the log is complete, its last item reports
-//! this with a cursor to continue from; a stream of plain text cannot report it.
+//! this with a cursor to continue from. A stream of plain text has no such item: if it ends before the lines that it should have, the
+//! connection breaks.
 
-use std::convert::Infallible;
+use std::io;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -119,30 +120,30 @@ pub(super) fn log_response(web: &Web, caller: Caller, follow: FollowRequest) -> 
     Ok(response)
 }
 
-fn stream(log_stream: LogStream) -> impl Stream<Item = Result<Bytes, Infallible>> {
+fn stream(log_stream: LogStream) -> impl Stream<Item = io::Result<Bytes>> {
     unfold(log_stream, async |mut log_stream| {
         let bytes = log_stream.next_bytes().await?;
-        Some((Ok(bytes), log_stream))
+        Some((bytes, log_stream))
     })
 }
 
 impl LogStream {
-    /// The next piece of the stream.
-    async fn next_bytes(&mut self) -> Option<Bytes> {
+    /// The next piece of the stream, or the error that breaks the connection.
+    async fn next_bytes(&mut self) -> Option<io::Result<Bytes>> {
         while !self.has_ended {
             // Each stream reads at least once: a client that reopens the stream repeatedly while the server stops still gets new lines.
             if std::mem::replace(&mut self.has_begun, true) && self.must_end() {
-                return self.end(false);
+                return Some(self.end_early());
             }
             let (namespace, app) = (self.follow.run.namespace, self.follow.run.app);
             if self.caller.access_loss(&self.web, namespace, Some(app)).await.is_some() {
-                return self.end(false);
+                return Some(self.end_early());
             }
             // Each read waits for a turn, as each request does: a caller could otherwise search whole logs in many streams at once, for
             // text that no line has.
             let Ok(turn) = shares::wait_for_turn(&self.web, self.caller.caller().key()).await else {
                 self.last_sent_at = Instant::now();
-                return Some(self.keep_alive());
+                return Some(Ok(self.keep_alive()));
             };
             let read_result = self.read().await;
             drop(turn);
@@ -150,27 +151,29 @@ impl LogStream {
                 Ok(read_result) => read_result,
                 Err(error) => {
                     tracing::warn!(target: "http", run_id = %self.follow.run.id, error = chain(&error), "the stream of a log was aborted");
-                    return self.end(false);
+                    return Some(self.end_early());
                 }
             };
             self.follow.position = batch.position;
             if !batch.lines.is_empty() {
                 self.last_sent_at = Instant::now();
-                return Some(self.lines_in_format(&batch.lines));
+                return Some(Ok(self.lines_in_format(&batch.lines)));
             }
             if !batch.is_drained {
                 continue;
             }
             if is_settled {
                 if self.follow.ends_with_attempt || self.follow.position.attempt >= self.follow.run.attempt {
-                    return self.end(true);
+                    return self.end(true).map(Ok);
                 }
                 self.follow.position = Position::before_first_line(self.follow.position.attempt + 1);
-            } else if !self.follow.waits_for_lines || self.must_end() {
-                return self.end(false);
+            } else if !self.follow.waits_for_lines {
+                return self.end(false).map(Ok);
+            } else if self.must_end() {
+                return Some(self.end_early());
             } else if self.last_sent_at.elapsed() >= KEEP_ALIVE_DELAY {
                 self.last_sent_at = Instant::now();
-                return Some(self.keep_alive());
+                return Some(Ok(self.keep_alive()));
             } else {
                 self.wait().await;
             }
@@ -179,7 +182,7 @@ impl LogStream {
     }
 
     /// Whether the stream ends before its log does. A stream that does not wait for lines continues while the server stops: it only reads
-    /// what is stored, and as plain text it could not report that it was cut.
+    /// what is stored.
     fn must_end(&self) -> bool {
         let is_stopped = self.follow.waits_for_lines && self.web.config.shutdown.is_cancelled();
         is_stopped || Instant::now() >= self.ends_at
@@ -209,6 +212,12 @@ impl LogStream {
             () = self.log_reader.wait_for_lines() => {}
             () = self.web.config.shutdown.cancelled() => {}
         }
+    }
+
+    /// Ends the stream before the lines that it should have. Plain text ends with an error, which breaks the connection, so that the
+    /// client cannot mistake it for the whole log.
+    fn end_early(&mut self) -> io::Result<Bytes> {
+        self.end(false).ok_or_else(|| io::Error::other("the log was cut off"))
     }
 
     fn end(&mut self, complete: bool) -> Option<Bytes> {

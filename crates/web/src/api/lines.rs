@@ -138,8 +138,12 @@ impl Position {
         self.seq
     }
 
-    /// Whether chunks are missing between this position and `chunk`.
+    /// Whether chunks are missing between this position and `chunk`. False right before or inside `chunk`: the lines before a chunk that is
+    /// numbered by its first line stay fewer than its number, so the count of lines alone would show the same gap again.
     fn is_before_gap(&self, chunk: &LogChunk) -> bool {
+        if chunk.sequence == self.chunk.saturating_add(1) {
+            return false;
+        }
         let line_count_before = self.seq.saturating_sub(u64::try_from(self.skip).unwrap_or(u64::MAX));
         is_gap_before(chunk.sequence, self.chunk, line_count_before)
     }

@@ -1,10 +1,13 @@
 //! Logs through the API.
 
-use axum::body::Body;
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
 use rondel_core::outcome::Outcome;
 use rondel_core::{RunId, Timestamp};
 use rondel_store::logs::{LogChunk, LogLine, NUMBERED_BY_LINE};
 use serde_json::{Value, json};
+use tower::ServiceExt as _;
 
 use crate::harness::{Answer, Server};
 
@@ -89,7 +92,7 @@ async fn chunks_that_are_numbered_by_lines_are_not_waited_for() {
 #[tokio::test]
 async fn pages_go_on_within_a_chunk_behind_a_gap() {
     let (server, run, path) = started().await;
-    let long_ago = server.engine.now() - std::time::Duration::from_secs(60);
+    let long_ago = server.engine.now() - Duration::from_secs(60);
     write_at(&server, run, (0, long_ago), &["one"]).await;
     write_at(&server, run, (2, long_ago), &["three", "four", "five"]).await;
     let (mut seen, mut after) = (Vec::new(), String::new());
@@ -102,13 +105,37 @@ async fn pages_go_on_within_a_chunk_behind_a_gap() {
     assert_eq!(seen, ["one", "three", "four", "five"]);
 }
 
+/// The chunks of an executor of XXL-JOB: the lines 3 to 49 were lost, and the message of the end has a far higher number.
+#[tokio::test]
+async fn pages_go_on_within_a_chunk_that_is_numbered_by_lines_behind_a_gap() {
+    let (server, run, path) = started().await;
+    let long_ago = server.engine.now() - Duration::from_secs(60);
+    write_at(&server, run, (NUMBERED_BY_LINE + 1, long_ago), &["one", "two"]).await;
+    write_at(&server, run, (NUMBERED_BY_LINE + 50, long_ago), &["fifty", "fifty-one", "fifty-two"]).await;
+    write_at(&server, run, (1 << 42, long_ago), &["failed", "at a", "at b", "at c"]).await;
+    let all = ["one", "two", "fifty", "fifty-one", "fifty-two", "failed", "at a", "at b", "at c"];
+    let expected: Vec<_> = (1..).zip(all.map(str::to_owned)).collect();
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    for _ in 0..6 {
+        let page = server.get(&format!("{path}?limit=2{after}")).await.expect(200);
+        seen.extend(texts(&page));
+        let Some(cursor) = page["next_cursor"].as_str() else { break };
+        after = format!("&after={cursor}");
+    }
+    assert_eq!(seen, expected);
+    let page = server.get(&format!("{path}?tail=2")).await.expect(200);
+    assert_eq!(texts(&page), expected[7..]);
+    let page = server.get(&format!("{path}?from_line=4&limit=3")).await.expect(200);
+    assert_eq!(texts(&page), expected[3..6]);
+}
+
 #[tokio::test]
 async fn a_log_is_followed_to_its_end() {
     let (server, run, path) = started().await;
     write(&server, run, 0, &["one"]).await;
     let follow = format!("{path}?follow=true");
     let late = async {
-        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
         write(&server, run, 1, &["two"]).await;
         server.finish(run, Outcome::Succeeded).await;
     };
@@ -135,7 +162,7 @@ async fn following_ends_with_the_server() {
     server.job("a").await;
     let run = server.trigger("a").await;
     let stop = async {
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
         shutdown.cancel();
     };
     let follow = format!("/api/v1/runs/{run}/logs?follow=true");
@@ -161,6 +188,23 @@ async fn a_server_that_stops_still_sends_lines() {
     assert_eq!(lines.iter().filter_map(|line| line["line"].as_str()).collect::<Vec<_>>(), ["one", "two"]);
     assert_eq!(lines[2]["complete"], false);
     assert_eq!(accept(&server, &path, "text/plain").await.text(), "one\ntwo\n");
+}
+
+/// A client must not mistake the beginning of a log for the whole log.
+#[tokio::test]
+async fn plain_text_that_is_cut_off_breaks_the_connection() {
+    // The stream must end after its first read.
+    let config = rondel_web::WebConfig { follow_timeout: Duration::ZERO, ..rondel_web::WebConfig::default() };
+    let server = Server::start_with(config).await;
+    server.job("a").await;
+    let run = server.trigger("a").await;
+    let path = format!("/api/v1/runs/{run}/logs");
+    assert_eq!(accept(&server, &path, "text/plain").await.text(), "", "no line is missing");
+    write(&server, run, 0, &["one", "two"]).await;
+    let request = server.request("GET", &path).header("accept", "text/plain").body(Body::empty()).unwrap();
+    let response = server.app.clone().oneshot(request).await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert!(to_bytes(response.into_body(), usize::MAX).await.is_err());
 }
 
 #[tokio::test]
