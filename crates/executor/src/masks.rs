@@ -62,9 +62,13 @@ impl Masks {
     pub(crate) fn new(values: impl IntoIterator<Item = String>) -> Self {
         let mut secrets: BTreeSet<String> = BTreeSet::new();
         for value in values.into_iter().filter(|value| !value.is_empty()) {
-            if value.contains('\n') {
-                let lines = value.lines().map(str::trim).filter(|line| line.len() >= LINE_BYTES_MIN);
+            // A secret from a variable may end with a line break, which no line of the log contains.
+            let text = value.trim_matches(['\n', '\r']);
+            if text.contains('\n') {
+                let lines = text.lines().map(str::trim).filter(|line| line.len() >= LINE_BYTES_MIN);
                 secrets.extend(lines.map(str::to_owned));
+            } else if text.len() < value.len() && !text.trim().is_empty() {
+                secrets.insert(text.trim().to_owned());
             }
             secrets.insert(value);
         }
@@ -241,6 +245,10 @@ mod tests {
     fn the_lines_of_a_long_secret_are_hidden_one_by_one() {
         let pem = masks(&["-----BEGIN-----\nabcdefghijkl\nx\n"]);
         assert_eq!(pem.apply("line: abcdefghijkl, x"), "line: ***, x");
+        for value in ["hunter2\n", "hunter2\r\n", "\nhunter2"] {
+            assert_eq!(masks(&[value]).apply("password=hunter2"), "password=***", "{value:?}: it is one line");
+        }
+        assert_eq!(masks(&["\n"]).apply("nothing"), "nothing");
     }
 
     #[test]

@@ -29,7 +29,12 @@ pub use reqwest::{Error as RequestError, Method, RequestBuilder, Response, Statu
 
 use resolve::{GuardedResolver, SystemResolver};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time for a connection, from the resolution of the name to the end of the TLS handshake.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long an idle connection is kept for the next request: shorter than servers keep theirs, because a request fails
+/// if the server closes the connection just then.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why the client cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +85,7 @@ impl Outgoing {
             .dns_resolver(GuardedResolver::new(resolver, allowed_addresses.clone()))
             .redirect(redirect_policy(redirect_count_max, allowed_addresses.clone()))
             .connect_timeout(CONNECT_TIMEOUT)
+            .pool_idle_timeout(IDLE_TIMEOUT)
             .no_proxy()
             .user_agent(user_agent)
             .build()?;

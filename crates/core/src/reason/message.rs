@@ -106,6 +106,9 @@ fn translate_stop(message: &str) -> Option<String> {
     if let Some(text) = message.strip_prefix("no answer within ").and_then(length) {
         return Some(format!("{text}内没有应答"));
     }
+    if let Some(text) = message.strip_prefix("no connection within ").and_then(length) {
+        return Some(format!("{text}内没有建立连接"));
+    }
     if message == "cancelled by the server, because the run's timeout has passed" {
         return Some("运行超时，被服务器取消".to_owned());
     }
@@ -257,6 +260,8 @@ mod tests {
             ("the answer is larger than 65536 bytes (max_body_bytes)", "应答超过 65536 字节（max_body_bytes）"),
             ("panicked: index 3", "处理器 panic：“index 3”"),
             ("status 500, expected 200 or 204", "HTTP 状态码 500，应为 200 或 204"),
+            ("no answer within 30s", "30 秒内没有应答"),
+            ("no connection within 10s", "10 秒内没有建立连接"),
         ] {
             assert_eq!(in_chinese(message).as_deref(), Some(zh), "{message}");
         }

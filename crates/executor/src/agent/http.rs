@@ -8,7 +8,9 @@ use rondel_core::TraceParent;
 use rondel_core::outgoing::AllowedAddresses;
 use rondel_core::time::{format_duration, parse_duration};
 use rondel_outgoing::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use rondel_outgoing::{Method, Options, Outgoing, RequestBuilder, RequestError, Response, Url, refusal};
+use rondel_outgoing::{
+    CONNECT_TIMEOUT, Method, Options, Outgoing, RequestBuilder, RequestError, Response, Url, refusal,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -108,6 +110,9 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
     let to_job_error = |error: RequestError| {
         if let Some(refusal_error) = refusal(&error) {
             return param_error("url", refusal_error);
+        }
+        if error.is_timeout() && error.is_connect() {
+            return JobError::failed(format_args!("no connection within {}", format_duration(CONNECT_TIMEOUT)));
         }
         if error.is_timeout() {
             return JobError::failed(format_args!("no answer within {}", format_duration(timeout)));

@@ -2,9 +2,13 @@
 
 use crate::log::LINE_BYTES_MAX as LOGGED_MAX;
 
+/// The longest form of a secret that is hidden completely at the place where the log cuts a line.
+const SECRET_BYTES_MAX: usize = 32 * 1024;
+
 /// Maximum length of a line, in bytes. A longer line is passed on at this length, and its rest is skipped. The maximum
-/// is one more than a log takes, so that the log marks the line as cut.
-const LINE_BYTES_MAX: usize = LOGGED_MAX + 1;
+/// is more than a log takes. So the log marks the line as cut, and it gets the whole of a secret that is at the cut: it
+/// would not recognise the first part alone.
+const LINE_BYTES_MAX: usize = LOGGED_MAX + SECRET_BYTES_MAX;
 
 #[derive(Debug, Default)]
 pub(super) struct Lines {
@@ -31,6 +35,12 @@ impl Lines {
         if !self.partial_line.is_empty() {
             self.flush(&mut emit);
         }
+    }
+
+    /// The beginning of the last line, whose end has not arrived; `None` if the rest of a line that was too long is
+    /// being skipped.
+    pub(super) fn into_partial_line(self) -> Option<Vec<u8>> {
+        (!self.is_skipping).then_some(self.partial_line)
     }
 
     fn add(&mut self, bytes: &[u8], emit: &mut impl FnMut(&str)) {

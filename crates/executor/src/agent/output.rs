@@ -33,8 +33,9 @@ pub(super) async fn copy_to_log(
     on_line: impl FnMut(&str),
 ) {
     let Some(mut pipe) = pipe else { return };
-    let (buffer, lines, tail) = (vec![0; BUFFER_BYTES], Lines::default(), OutputTail::default());
-    let mut output = PipeOutput { log, level, buffer, unprocessed_bytes: 0, lines, tail, may_block: true, on_line };
+    let (buffer, lines) = (vec![0; BUFFER_BYTES], Lines::default());
+    let mut output =
+        PipeOutput { log, level, buffer, unprocessed_bytes: 0, lines, tail: None, may_block: true, on_line };
     let mut turn_bytes = 0;
     loop {
         match pipe.read(&mut output.buffer).await {
@@ -111,7 +112,8 @@ struct PipeOutput<'a, S: FnMut(&str)> {
     /// How many bytes of `buffer` were read but are not in `lines` or `tail` yet.
     unprocessed_bytes: usize,
     lines: Lines,
-    tail: OutputTail,
+    /// The end of the output, from where the log was full; `None` before that.
+    tail: Option<OutputTail>,
     /// Whether the process may be blocked until its lines can be sent.
     may_block: bool,
     /// Called with each line that is logged.
@@ -132,7 +134,8 @@ impl<S: FnMut(&str)> PipeOutput<'_, S> {
         let bytes = &self.buffer[..std::mem::take(&mut self.unprocessed_bytes)];
         if self.log.buffer().is_head_full() {
             // The log keeps only its last lines from here on, so only the end of the output is made into lines.
-            return self.tail.push(bytes);
+            let tail = self.tail.get_or_insert_with(|| OutputTail::following(std::mem::take(&mut self.lines)));
+            return tail.push(bytes);
         }
         let (log, level, on_line) = (self.log, self.level, &mut self.on_line);
         self.lines.push(bytes, |line| {
@@ -155,15 +158,13 @@ impl<S: FnMut(&str)> PipeOutput<'_, S> {
 impl<S: FnMut(&str)> Drop for PipeOutput<'_, S> {
     fn drop(&mut self) {
         self.process_buffer();
-        let (mut lines, tail) = (std::mem::take(&mut self.lines), std::mem::take(&mut self.tail));
+        let (mut lines, tail) = (std::mem::take(&mut self.lines), self.tail.take());
         let (log, level, on_line) = (self.log, self.level, &mut self.on_line);
         let mut emit = |line: &str| {
             log.log_line(level, line);
             on_line(line);
         };
-        if let Some(shown_end) = tail.into_shown_end() {
-            // If the log became full in the middle of a line, the rest of that line counts as left out.
-            lines = Lines::default();
+        if let Some(shown_end) = tail.and_then(OutputTail::into_shown_end) {
             log.buffer().count_left_out(shown_end.left_out_line_count, shown_end.left_out_bytes);
             lines.push(&shown_end.bytes, &mut emit);
         }
@@ -174,6 +175,8 @@ impl<S: FnMut(&str)> Drop for PipeOutput<'_, S> {
 /// The last bytes of a stream, and the number of lines and bytes dropped before them.
 #[derive(Default)]
 struct OutputTail {
+    /// Whether the stream begins with the rest of a line that was logged as cut.
+    begins_in_line: bool,
     older_part: Vec<u8>,
     newer_part: Vec<u8>,
     dropped_line_count: u64,
@@ -187,6 +190,15 @@ struct OutputEnd {
 }
 
 impl OutputTail {
+    /// The tail of a stream whose output so far is in `lines`. It begins with the incomplete line, because that line
+    /// was not logged.
+    fn following(lines: Lines) -> Self {
+        match lines.into_partial_line() {
+            Some(partial_line) => Self { newer_part: partial_line, ..Self::default() },
+            None => Self { begins_in_line: true, ..Self::default() },
+        }
+    }
+
     fn push(&mut self, bytes: &[u8]) {
         if self.newer_part.len() + bytes.len() > TAIL_BYTES {
             let dropped_part = std::mem::replace(&mut self.older_part, std::mem::take(&mut self.newer_part));
@@ -202,15 +214,18 @@ impl OutputTail {
     /// The bytes to show; they begin with a whole line, unless a single line is longer than the tail. `None` if there
     /// are none.
     fn into_shown_end(self) -> Option<OutputEnd> {
-        let Self { mut older_part, newer_part, dropped_line_count, dropped_bytes } = self;
+        let Self { begins_in_line, mut older_part, newer_part, dropped_line_count, dropped_bytes } = self;
         older_part.extend_from_slice(&newer_part);
         if older_part.is_empty() {
             return None;
         }
         let second_line_start =
             older_part.iter().position(|byte| *byte == b'\n').map_or(older_part.len(), |end| end + 1);
-        // A single endless line has no beginning to cut at, so its end is shown.
-        let cut_position = if second_line_start >= older_part.len() {
+        let is_complete = dropped_bytes == 0 && !begins_in_line;
+        let cut_position = if is_complete {
+            0
+        } else if second_line_start >= older_part.len() {
+            // A single endless line has no beginning to cut at, so its end is shown.
             older_part.len().saturating_sub(TAIL_BYTES / 8)
         } else {
             second_line_start
@@ -235,7 +250,8 @@ mod tests {
     use tokio::io::AsyncWriteExt as _;
 
     use super::*;
-    use crate::log::LogLimit;
+    use crate::log::{LINE_BYTES_MAX as LOGGED_LINE_BYTES_MAX, LogLimit};
+    use crate::masks::Masks;
     use crate::run::RunContext;
     use crate::setup::{Setup, States, Timing};
     use crate::table::TableLog as _;
@@ -263,6 +279,45 @@ mod tests {
         let text: String = (0..10_000).map(|number| format!("line {number}\n")).collect();
         let (lines, last) = log_of_dropped_reader(LogLimit { lines: 40, ..LogLimit::default() }, &text).await;
         assert_eq!((lines.last().map(String::as_str), last.as_str()), (Some("line 9999"), "line 9999"));
+    }
+
+    /// Java states the error in the first line on standard error.
+    #[tokio::test]
+    async fn a_short_output_is_logged_completely_although_another_one_has_filled_the_log() {
+        let limit = LogLimit { lines: 40, ..LogLimit::default() };
+        let setup = Setup { log_limit: limit, ..Setup::new(States::default(), Timing::default()) };
+        let run = RunContext::new(&std::sync::Arc::new(setup), Trigger::default(), 0);
+        let (log, mut found) = (Log::of(&run), Vec::new());
+        let (mut program, pipe) = tokio::io::duplex(1_024);
+        let mut copy = Box::pin(copy_to_log(Some(pipe), "stderr", &log, |line| found.push(line.to_owned())));
+        program.write_all(b"java.lang.Illegal").await.unwrap();
+        assert!(copy.as_mut().now_or_never().is_none());
+        let flood: String = (0..100).map(|number| format!("line {number}\n")).collect();
+        copy_to_log(Some(flood.as_bytes()), "stdout", &log, |_| {}).await;
+        program.write_all(b"StateException: no database\n\tat Main.main(Main.java:5)\n").await.unwrap();
+        drop(program);
+        copy.await;
+        let expected = ["java.lang.IllegalStateException: no database", "\tat Main.main(Main.java:5)"];
+        assert_eq!(found, expected);
+        run.log().close();
+        let logged: Vec<String> = run.log().lines().into_iter().map(|line| line.text).collect();
+        assert_eq!(logged[logged.len() - 2..], expected, "{logged:?}");
+    }
+
+    #[tokio::test]
+    async fn a_secret_at_the_cut_of_a_long_line_is_hidden_completely() {
+        let setup = Setup::new(States::default(), Timing::default());
+        let run = RunContext::new(&std::sync::Arc::new(setup), Trigger::default(), 0);
+        let secret = "opensesame".repeat(6);
+        run.log().set_masks(Masks::new([secret.clone()]));
+        let log = Log::of(&run);
+        for before in (LOGGED_LINE_BYTES_MAX - 100..LOGGED_LINE_BYTES_MAX).step_by(3) {
+            let line = format!("{}{secret}{}\n", "x".repeat(before), "x".repeat(100));
+            copy_to_log(Some(line.as_bytes()), "stdout", &log, |_| {}).await;
+        }
+        for line in run.log().lines() {
+            assert!(line.text.ends_with("[line cut]") && !line.text.contains("open"), "{}", line.text);
+        }
     }
 
     #[tokio::test]

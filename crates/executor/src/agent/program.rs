@@ -15,6 +15,7 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::confine::Confinement;
 use super::folder::remove_all;
@@ -86,15 +87,15 @@ impl Program {
         let mut child = self.spawn(confinement, &run)?;
         let folder = RunFolder(Some(self.folder));
         let processes = ProcessTree::with_leader(&child, WORK_DIR, &folder.marker());
-        let last_error = Mutex::new(String::new());
+        let (last_error, has_ended) = (Mutex::new(String::new()), CancellationToken::new());
         let exit_status = {
-            let run_future = run_child(&mut child, self.stdin, (&log, &last_error), &run);
+            let run_future = run_child(&mut child, self.stdin, (&log, &last_error), (&run, &has_ended));
             tokio::pin!(run_future);
             tokio::select! {
                 // A program that has already ended is not stopped.
                 biased;
                 status = &mut run_future => Some(status?),
-                () = cancel.cancelled() => {
+                () = stop_before_end(&cancel, &has_ended) => {
                     processes.terminate();
                     // Waits until the program has ended. If it outlives the grace, this future is dropped here.
                     run_future.await?;
@@ -132,7 +133,10 @@ impl Program {
         let processes = ProcessTree::with_leader(&child, WORK_DIR, &folder.marker());
         let last_error = Mutex::new(String::new());
         let (status, output) = match limit {
-            None => (run_child(&mut child, self.stdin, (log, &last_error), run).await?, Vec::new()),
+            None => {
+                let has_ended = CancellationToken::new();
+                (run_child(&mut child, self.stdin, (log, &last_error), (run, &has_ended)).await?, Vec::new())
+            }
             Some(limit) => run_child_captured(&mut child, self.stdin, (log, &last_error), limit).await?,
         };
         processes.disarm();
@@ -198,12 +202,23 @@ fn wait_end(duration: Duration, run: &RunContext) -> Instant {
     deadline.map_or(end, |deadline| end.min(deadline))
 }
 
-/// Feeds the program, reads its output, and waits for its end.
+/// Resolves when the run must stop, unless the program has ended on its own before that: its output may still be read
+/// then, and a stop would discard its exit code.
+async fn stop_before_end(cancel: &Cancel, has_ended: &CancellationToken) {
+    tokio::select! {
+        biased;
+        () = has_ended.cancelled() => std::future::pending::<()>().await,
+        () = cancel.cancelled() => {}
+    }
+}
+
+/// Feeds the program, reads its output, and waits for its end. Cancels `has_ended` if the program has ended and its
+/// output is still being read.
 async fn run_child(
     child: &mut Child,
     stdin: Option<String>,
     (log, last_error): (&Log, &Mutex<String>),
-    run: &RunContext,
+    (run, has_ended): (&RunContext, &CancellationToken),
 ) -> Result<ExitStatus, JobError> {
     let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
     let write_input = write_stdin(child.stdin.take(), stdin);
@@ -217,6 +232,7 @@ async fn run_child(
             _ = &mut pipes => return Ok(child.wait().await?),
             status = child.wait() => status?,
         };
+        has_ended.cancel();
         let is_read_to_end = tokio::time::timeout_at(wait_end(LEFTOVER_GRACE, run), pipes).await.is_ok();
         (status, is_read_to_end)
     };

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::confine::Confinement;
@@ -36,8 +35,9 @@ pub(super) struct PumpParams {
 pub(super) struct Row {
     item: String,
     key: String,
+    /// Kept as text: a number may have more digits than a value in memory has.
     #[serde(default)]
-    row: Value,
+    row: Box<RawValue>,
     #[serde(default, skip_serializing)]
     checkpoint: Option<String>,
 }

@@ -1,4 +1,8 @@
+use std::sync::Arc;
+
 use rondel_core::RunStatus;
+use rondel_outgoing::{Name, Resolve, Resolving};
+use rondel_proto::v1::Trigger;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -6,7 +10,9 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::extract::Params;
 use crate::lifecycle::spawn_outside;
+use crate::run::RunContext;
 use crate::secrets::Secrets;
+use crate::setup::{Setup, States, Timing};
 use crate::test_run::{TestOutcome, TestRun};
 
 /// A server that sends `answer` to every request, with the request in place of `{request}`. It then closes the
@@ -92,6 +98,41 @@ async fn answers_are_bounded_in_size_and_time() {
     let url = serve("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n").await;
     let outcome = http(json!({"url": url, "timeout": "200ms"})).await;
     assert_eq!((outcome.status(), outcome.message()), (RunStatus::Failed, "no answer within 200ms"));
+}
+
+/// A name server that never answers.
+struct SilentResolver;
+
+impl Resolve for SilentResolver {
+    fn resolve(&self, _: Name) -> Resolving {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_is_not_made_in_time_is_not_reported_as_a_missing_answer() {
+    let options = Options { allowed_addresses: AllowedAddresses::default(), redirect_count_max: 0, user_agent: "test" };
+    let client = Outgoing::with_resolver(options, Arc::new(SilentResolver)).unwrap();
+    let setup = Arc::new(Setup::new(States::default(), Timing::default()));
+    let log = Log::of(&RunContext::new(&setup, Trigger::default(), 0));
+    for (timeout, message) in [("1m", "no connection within 10s"), ("5s", "no answer within 5s")] {
+        let params = serde_json::from_value(json!({"url": "http://silent.example/", "timeout": timeout})).unwrap();
+        assert_eq!(request(&client, &params, &log).await.unwrap_err().message(), message);
+    }
+}
+
+/// This server never answers a second request on the same connection, as if it closed the connection just then.
+#[tokio::test]
+async fn a_connection_that_was_idle_gets_no_further_request() {
+    let url = serve("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+    let client = client(AllowedAddresses::loopback()).unwrap();
+    let handler =
+        move |Params(params): Params<HttpParams>, cancel: Cancel, log: Log| run(client.clone(), params, cancel, log);
+    for idle_ms in [0, 1_200] {
+        tokio::time::sleep(Duration::from_millis(idle_ms)).await;
+        let outcome = TestRun::of(handler.clone()).params(json!({"url": url, "timeout": "10s"})).run().await;
+        assert!(outcome.is_succeeded(), "{outcome:?}");
+    }
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rondel_core::RunStatus;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::agent::config::AgentConfig;
@@ -83,11 +83,21 @@ async fn rows_go_from_one_program_to_the_other() {
         read(path.join("selected")),
         "{\"name\":\"eu\",\"params\":{\"schema\": \"e\"},\"epoch\":7,\"checkpoint\":\"one\"}\n".replace(": ", ":")
     );
-    let rows = "{\"item\":\"eu\",\"key\":\"1\",\"row\":{\"limit\":2}}\n{\"item\":\"eu\",\"key\":\"2\",\"row\":null}\n";
+    let rows = "{\"item\":\"eu\",\"key\":\"1\",\"row\":{\"limit\": 2}}\n{\"item\":\"eu\",\"key\":\"2\",\"row\":null}\n";
     assert_eq!(read(&out), format!("eu 7 test\n{rows}"));
     assert_eq!(outcome.checkpoint("eu"), "two");
     assert!(outcome.log().contains("stdout done\n") && !outcome.log().contains("limit"), "{}", outcome.log());
     assert_eq!(std::fs::read_dir(path.join("work")).unwrap().count(), 0, "working directories are removed");
+}
+
+#[tokio::test]
+async fn a_row_is_passed_on_as_it_was_printed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (row, out) = (r#"{"b":12345678901234567890.12345678901234567890,"a":1.10}"#, dir.path().join("out"));
+    let select = format!(r#"printf '%s\n' '{{"item": "eu", "key": "1", "row": {row}}}'"#);
+    let outcome = run(dir.path(), &select, &format!("cat > {}", out.display())).await;
+    assert_eq!((outcome.is_complete(), outcome.done()), (true, 1), "{outcome:?}");
+    assert_eq!(read(&out), format!("{{\"item\":\"eu\",\"key\":\"1\",\"row\":{row}}}\n"));
 }
 
 #[tokio::test]

@@ -321,25 +321,38 @@ async fn background_processes_that_print_are_not_ended() {
     wait_until(|| done.exists()).await;
 }
 
+/// Runs a script that begins with `text`, and stops the run just after the script's end. The second value is whether
+/// the handler has read that it must stop.
+async fn stopped_after_its_end(text: &str) -> (Result<ProgramResult, JobError>, bool) {
+    let dir = tempfile::tempdir().unwrap();
+    let pid = dir.path().join("pid");
+    let params = json!({"script": format!("{text} echo $$ > {0}.new; mv {0}.new {0}", pid.display())});
+    let setup = Arc::new(Setup::new(States::default(), Timing::default()));
+    let context = RunContext::new(&setup, Trigger::default(), 0);
+    let (cancel, log) = (Cancel::from_run(&context).unwrap(), Log::of(&context));
+    let running = run(serde_json::from_value(params).unwrap(), true, context.clone(), cancel, log);
+    let mut running = Box::pin(running);
+    assert!(running.as_mut().now_or_never().is_none());
+    wait_until(|| std::fs::read_to_string(&pid).is_ok_and(|pid| !is_alive(pid.trim()))).await;
+    // Gives the runtime time to notice that the process has ended and that its pipes are closed.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    context.stop(StopCause::Drained);
+    let result = running.await;
+    (result, context.has_read_stop())
+}
+
 #[tokio::test]
 async fn a_program_that_has_ended_is_not_stopped_any_more() {
     // The program ends and the stop arrives at nearly the same time. Either may be noticed first, so the test repeats.
     for _ in 0..10 {
-        let dir = tempfile::tempdir().unwrap();
-        let pid = dir.path().join("pid");
-        let params = json!({"script": format!("echo $$ > {0}.new; mv {0}.new {0}", pid.display())});
-        let setup = Arc::new(Setup::new(States::default(), Timing::default()));
-        let context = RunContext::new(&setup, Trigger::default(), 0);
-        let (cancel, log) = (Cancel::from_run(&context).unwrap(), Log::of(&context));
-        let running = run(serde_json::from_value(params).unwrap(), true, context.clone(), cancel, log);
-        let mut running = Box::pin(running);
-        assert!(running.as_mut().now_or_never().is_none());
-        wait_until(|| std::fs::read_to_string(&pid).is_ok_and(|pid| !is_alive(pid.trim()))).await;
-        // Gives the runtime time to notice that the process has ended and that its pipes are closed.
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        context.stop(StopCause::Drained);
-        assert!(running.await.is_ok());
+        assert!(stopped_after_its_end("").await.0.is_ok());
     }
+}
+
+#[tokio::test]
+async fn a_program_that_has_ended_is_not_stopped_while_its_background_processes_hold_the_output_open() {
+    let (result, has_read_stop) = stopped_after_its_end("sleep 60 &").await;
+    assert!(result.is_ok() && !has_read_stop, "{result:?} {has_read_stop}");
 }
 
 async fn wait_until(holds: impl Fn() -> bool) {
