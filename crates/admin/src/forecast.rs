@@ -122,11 +122,15 @@ impl ForecastBuilder {
             return self.add_dense_job(definition, count);
         }
         for (added_count, fire) in table.fires(definition.anchor, from, to).enumerate() {
-            if added_count == FIRES_PER_JOB_MAX || self.instants.len() == FIRE_COUNT_MAX {
-                self.is_cut = true;
+            if added_count < FIRES_PER_JOB_MAX && self.instants.len() < FIRE_COUNT_MAX {
+                self.add_fire(definition, fire.at);
+                continue;
+            }
+            self.is_cut = true;
+            // The fire is not counted. It may still be one of the first fires of all jobs.
+            if added_count >= FIRES_PER_JOB_MAX || !self.list_if_early(definition, fire.at) {
                 break;
             }
-            self.add_fire(definition, fire.at);
         }
     }
 
@@ -163,15 +167,17 @@ impl ForecastBuilder {
         self.list_if_early(definition, at);
     }
 
-    fn list_if_early(&mut self, definition: &CompiledDefinition, at: Timestamp) {
+    /// Lists a fire if it is one of the first so far; returns whether it is.
+    fn list_if_early(&mut self, definition: &CompiledDefinition, at: Timestamp) -> bool {
         let is_full = self.earliest_fires.len() >= self.range.limit;
         if is_full && self.earliest_fires.peek().is_none_or(|(last, ..)| *last <= at) {
-            return;
+            return false;
         }
         self.earliest_fires.push((at, definition.id, definition.job.name.clone(), definition.job.app.clone()));
         if is_full {
             self.earliest_fires.pop();
         }
+        true
     }
 
     fn forecast(mut self) -> Forecast {
@@ -314,6 +320,22 @@ mod tests {
         let found = of_day(&["1m", "1m", "1h"]);
         assert_eq!(found.peak, Some((at(3_600), 3)));
         assert_eq!(found.density.values().sum::<u64>(), 2 * 1_440 + 24);
+    }
+
+    #[test]
+    fn the_first_fires_are_those_of_all_jobs_even_if_not_all_fires_are_counted() {
+        let range = ForecastRange { to: Timestamp::from_secs(86_400), limit: 2, ..ForecastRange::default() };
+        let mut builder = ForecastBuilder { range, ..ForecastBuilder::default() };
+        let frequent_job = definition(&json!({"schedule": {"every": "10m"}}));
+        for _ in 0..=FIRE_COUNT_MAX / 144 {
+            builder.add(&frequent_job, Timestamp::EPOCH);
+        }
+        builder.add(&definition(&json!({"schedule": {"cron": "0 5 * * * ?"}})), Timestamp::EPOCH);
+        let found = builder.forecast();
+        let listed: Vec<Timestamp> = found.fires.iter().map(|fire| fire.at).collect();
+        assert_eq!(listed, [Timestamp::from_secs(300), Timestamp::from_secs(600)]);
+        assert!(found.is_cut);
+        assert_eq!(found.density.values().sum::<u64>(), u64::try_from(FIRE_COUNT_MAX).unwrap());
     }
 
     #[test]

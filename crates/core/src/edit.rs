@@ -136,7 +136,11 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
         match (row.status.is_terminal(), moved_row) {
             // A server may have read the row under the previous definition: the row must not show another version, start or number of shards.
             (false, _) if may_be_sent(row, context) => {}
-            (false, Some(moved_row)) => plan.kept_rows.push(moved_row),
+            // If the jitter of the new definition puts the start of the row into the past, the row starts now: a server that takes it up
+            // judges by its start whether it was missed.
+            (false, Some(moved_row)) => {
+                plan.kept_rows.push(MovedRow { due_at: moved_row.due_at.max(now), ..moved_row });
+            }
             (false, None) => plan.skipped_rows.push(row.id),
             // The jitter of the new definition may put the start of the row into the past. Then the row stays settled.
             (true, Some(moved_row)) if moved_row.due_at > now && !row.is_span => plan.reopened_rows.push(moved_row),

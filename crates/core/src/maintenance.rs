@@ -112,7 +112,7 @@ pub fn plan_within(
         return decide_held_fires(job, anchor, (held_from, next_fire_at), all_windows);
     }
     let present_end = windows_at(look_ahead.now).map(|window| window.ends_at).max();
-    if let Some(end) = present_end.filter(|_| next_fire_at < missed_before(job, look_ahead)) {
+    if let Some(end) = present_end.filter(|_| next_fire_at < missed_before(job, id, look_ahead)) {
         // The fire was missed before the window began; a server finds it only now, inside the window.
         let end = end.min(look_ahead.now + REPLAN_WITHIN);
         return match job.timetable.delay() {

@@ -82,7 +82,7 @@ pub(crate) fn plan_before(
     if let Some(delay) = job.timetable.delay() {
         return plan_delay(job, id, next_fire_at, look_ahead.now + delay, look_ahead);
     }
-    let missed_before = before.into_iter().fold(missed_before(job, look_ahead), std::cmp::min);
+    let missed_before = before.into_iter().fold(missed_before(job, id, look_ahead), std::cmp::min);
     let missed_plan = skip_missed(&job.timetable, anchor, next_fire_at, missed_before, catch_up_limit(job));
     let late_fires = missed_plan.catch_up.into_iter();
     let mut fires: Vec<PlannedFire> =
@@ -98,9 +98,9 @@ pub(crate) fn plan_before(
     Plan { fires, missed: missed_plan.span, next: job.timetable.next_scan_after(anchor, cursor), ..Plan::default() }
 }
 
-/// Fires before this instant are missed.
-pub(crate) fn missed_before(job: &Job, look_ahead: LookAhead) -> Timestamp {
-    look_ahead.judged_at() - job.misfire.tolerance - job.timetable.jitter_max()
+/// Fires before this instant are missed, whatever their jitter.
+pub(crate) fn missed_before(job: &Job, id: JobId, look_ahead: LookAhead) -> Timestamp {
+    look_ahead.judged_at() - job.misfire.tolerance - job.timetable.jitter_max_of(id)
 }
 
 /// Plans a job with a fixed delay, which has one fire at a time. If that fire was missed and is skipped, the delay starts
@@ -363,6 +363,20 @@ mod tests {
         let planned = plan_at(&job(&jittered, &json!({})), 100, 100);
         let late = planned.fires[0].due_at.since(planned.fires[0].fire_at);
         assert!(planned.fires[0].fire_at == at(100) && late.as_secs() <= 8, "{late:?}");
+    }
+
+    /// All fires of a job have the same jitter, so the policy decides over each fire whose own start was missed.
+    #[test]
+    fn a_fire_with_jitter_is_missed_as_soon_as_its_own_start_is() {
+        let jittered = json!({"every": "10s", "jitter": {"max": "60s"}});
+        for (policy, late_count) in [("skip", 0), ("once", 1), ("all", 2)] {
+            let planned = plan_at(&job(&jittered, &json!({"policy": policy, "max": 2})), 100, 300);
+            let (late, in_time): (Vec<_>, Vec<_>) =
+                planned.fires.iter().partition(|fire| fire.trigger == Trigger::Misfire);
+            assert_eq!(late.len(), late_count, "{policy}");
+            assert!(in_time.iter().all(|fire: &PlannedFire| fire.due_at >= at(295)), "{policy}: {in_time:?}");
+            assert!(in_time.first().is_some_and(|first| first.due_at < at(305)), "{policy}: {in_time:?}");
+        }
     }
 
     #[test]

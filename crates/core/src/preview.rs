@@ -8,7 +8,6 @@ use crate::calendar_effect::{CalendarEffect, calendar_effect};
 use crate::cron::{ClockChange, ClockEffect, Tz};
 use crate::local;
 use crate::schedule::{Kind, Schedule, just_before};
-use crate::spec::CalendarRule;
 use crate::time::Timestamp;
 use crate::timetable::{AppliedCalendar, Timetable};
 use crate::word_enum::word_enum;
@@ -239,7 +238,7 @@ fn calendar_warnings(request: &PreviewRequest<'_>) -> Vec<Warning> {
             request.timetable.next_without_calendar(request.anchor, cursor).filter(|(at, _)| *at <= until);
         let Some((at, schedule)) = fire_without_calendar.filter(|_| warnings.len() < CALENDAR_COUNT_MAX) else { break };
         let local = local::time_at(schedule.zone, at);
-        cursor = if keeps_fire_at(applied, local) {
+        cursor = if applied.keeps(local) {
             local::last_before(schedule.zone, at, applied.calendar.next_edge(local))
         } else {
             warnings.push(calendar_warning(schedule.zone, applied, at, calendar_effect(schedule, applied, at)));
@@ -248,14 +247,6 @@ fn calendar_warnings(request: &PreviewRequest<'_>) -> Vec<Warning> {
         };
     }
     warnings
-}
-
-fn keeps_fire_at(AppliedCalendar { calendar, rule }: &AppliedCalendar, local: NaiveDateTime) -> bool {
-    match rule {
-        CalendarRule::Only => calendar.has(local),
-        CalendarRule::Except => !calendar.has(local),
-        CalendarRule::Next | CalendarRule::Previous => calendar.has_day(local.date()),
-    }
 }
 
 fn calendar_warning(

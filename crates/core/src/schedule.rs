@@ -85,6 +85,15 @@ impl Jitter {
         self.max
     }
 
+    /// The longest delay that it can add to a fire of this job. If each job has one delay, this is the delay of all its fires.
+    #[must_use]
+    pub fn max_of(self, job: JobId) -> Duration {
+        match self.by {
+            JitterBy::Job => self.of(job, Timestamp::EPOCH),
+            JitterBy::Fire => self.max,
+        }
+    }
+
     /// Whether it is drawn for each job or for each fire.
     #[must_use]
     pub const fn by(self) -> JitterBy {
@@ -365,6 +374,8 @@ mod tests {
         let (by_job, by_fire) = (Jitter { max, by: JitterBy::Job }, Jitter { max, by: JitterBy::Fire });
         assert_eq!(by_job.of(JobId::new(7), at(100)), by_job.of(JobId::new(7), at(200)));
         assert_ne!(by_fire.of(JobId::new(7), at(100)), by_fire.of(JobId::new(7), at(200)));
+        assert_eq!(by_job.max_of(JobId::new(7)), by_job.of(JobId::new(7), at(200)));
+        assert_eq!(by_fire.max_of(JobId::new(7)), max);
         let drawn: Vec<Duration> = (0..1000).map(|job| by_job.of(JobId::new(job), at(0))).collect();
         assert!(drawn.iter().all(|length| *length <= max));
         let late = drawn.iter().filter(|length| **length > max / 2).count();

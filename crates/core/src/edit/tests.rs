@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::calendar::Calendar;
+use crate::misfire::{UnsentFire, runs_late};
 
 fn job(schedule: &serde_json::Value, enabled: bool) -> Job {
     let spec = json!({"name": "a", "app": "b", "handler": "c", "schedule": schedule, "enabled": enabled});
@@ -244,10 +245,26 @@ fn a_row_that_jitter_puts_off_belongs_to_the_edit_until_it_starts() {
     assert_eq!(plan.kept_rows, [MovedRow { id: open.id, due_at: due_at(&after, 90) }]);
     assert_eq!(plan.reopened_rows.len(), usize::from(due_at(&after, 80) > Timestamp::from_secs(100)));
     let plan = plan_edit(Some(&job(&json!({"every": "10s"}), true)), context(&rows));
-    assert_eq!(plan.kept_rows, [MovedRow { id: open.id, due_at: open.fire_at }]);
+    assert_eq!(plan.kept_rows, [MovedRow { id: open.id, due_at: Timestamp::from_secs(100) }], "at the edit");
     assert_eq!(plan.reopened_rows, [], "its start is over");
     let plan = plan_edit(Some(&job(&json!({"every": "7s"}), true)), context(&rows));
     assert_eq!((ids(&plan.skipped_rows), plan.reopened_rows.len()), (vec![1], 0));
+}
+
+/// A server judges by the start of a row whether its fire was missed. The fire of a row whose jitter an edit shortens was not.
+#[test]
+fn a_row_whose_new_start_has_passed_starts_at_the_edit_and_is_not_missed() {
+    let jittered = job(&json!({"every": "10s", "jitter": {"max": "60s"}}), true);
+    let plain = job(&json!({"every": "10s"}), true);
+    let fire = jittered.timetable.fire_at(Timestamp::EPOCH, Timestamp::from_secs(80)).unwrap();
+    let waiting = FutureRow { due_at: fire.due_at(JobId::new(1)), ..row(1, 80, RunStatus::Waiting) };
+    let rows = [waiting];
+    let context = EditContext { before: Some(&jittered), ..context(&rows) };
+    assert!(waiting.due_at > context.now, "it waits for its jitter");
+    let plan = plan_edit(Some(&plain), context);
+    assert_eq!(plan.kept_rows, [MovedRow { id: waiting.id, due_at: context.now }]);
+    let moved = UnsentFire { fire_at: waiting.fire_at, due_at: plan.kept_rows[0].due_at };
+    assert!(runs_late(&plain, Timestamp::EPOCH, moved, context.now + Duration::from_secs(2)));
 }
 
 #[test]

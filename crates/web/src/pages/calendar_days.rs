@@ -122,11 +122,26 @@ fn day_lines(days: &[Day]) -> String {
 
 fn parse_days(text: &str) -> Vec<Day> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let day = |line: &str| match line.split_once(char::is_whitespace) {
-        Some((date, name)) => Day::Named { date: date.to_owned(), name: name.trim().to_owned() },
-        None => Day::Date(line.to_owned()),
+    let day = |line: &str| {
+        let (date, name) = split_day(line);
+        if name.is_empty() { Day::Date(date) } else { Day::Named { date, name: name.to_owned() } }
     };
     lines.map(day).collect()
+}
+
+/// Splits a line into its day or span, and the name of the day. A span may have blanks around its dots, as in the rule of a calendar:
+/// without its second date it would be a single day.
+fn split_day(line: &str) -> (String, &str) {
+    let first_blank = |text: &str| text.find(char::is_whitespace).unwrap_or(text.len());
+    if let Some((first, rest)) = line.split_once("..")
+        && !first.trim_end().contains(char::is_whitespace)
+    {
+        let rest = rest.trim_start();
+        let (last, name) = rest.split_at(first_blank(rest));
+        return (format!("{}..{last}", first.trim_end()), name.trim());
+    }
+    let (date, name) = line.split_at(first_blank(line));
+    (date.to_owned(), name.trim())
 }
 
 #[cfg(test)]
@@ -151,6 +166,24 @@ mod tests {
         }
         let other = serde_json::from_value(json!({"not": {"weekdays": ["sun"]}})).unwrap();
         assert_eq!(CalendarDays::from_rule(&other), None);
+    }
+
+    #[test]
+    fn a_span_with_blanks_around_its_dots_stays_a_span() {
+        let week = |name: &str| json!({"date": "2026-10-01..2026-10-07", "name": name});
+        for (line, day) in [
+            ("2026-10-01 .. 2026-10-07", json!("2026-10-01..2026-10-07")),
+            ("2026-10-01.. 2026-10-07 Golden Week", week("Golden Week")),
+            (" 2026-10-01 ..2026-10-07\tto .. be", week("to .. be")),
+            ("2026-10-01 from 8 .. 10", json!({"date": "2026-10-01", "name": "from 8 .. 10"})),
+            ("2026-10-01 ..", json!("2026-10-01..")),
+        ] {
+            assert_eq!(serde_json::to_value(parse_days(line)).unwrap(), json!([day]), "{line}");
+        }
+        // The API accepts such blanks, and the form must not change the calendar.
+        let rule: Rule = serde_json::from_value(json!({"days": ["2026-10-01 .. 2026-10-07"]})).unwrap();
+        let expected: Rule = serde_json::from_value(json!({"days": ["2026-10-01..2026-10-07"]})).unwrap();
+        assert_eq!(CalendarDays::from_rule(&rule).unwrap().rule(), expected);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The effect of an edit on a job's upcoming fires: the next ones under the current definition and under the edited one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rondel_core::ahead::{AnchoredJob, fire_changes};
@@ -66,28 +66,8 @@ impl EditEffect {
             Some(record) => Some(compile_job(call, &record.spec).await?),
             None => None,
         };
-        let next_fires = |job: &Job| -> (Tz, BTreeSet<Timestamp>) {
-            let request = PreviewRequest {
-                timetable: &job.timetable,
-                anchor,
-                after: now,
-                count: SHOWN_FIRE_COUNT,
-                per_day_max: PER_DAY_MAX,
-            };
-            let preview_of_job = preview(request);
-            let fires = preview_of_job.fires.iter().filter(|_| job.enabled).map(|fire| fire.at).collect();
-            (preview_of_job.zone, fires)
-        };
-        let (zone, new_fires) = next_fires(&new_job);
-        let old_fires = old_job.as_ref().map(|job| next_fires(job).1).unwrap_or_default();
-        let mut rows: BTreeMap<Timestamp, (bool, bool)> = BTreeMap::new();
-        for at in old_fires {
-            rows.entry(at).or_default().0 = true;
-        }
-        for at in new_fires {
-            rows.entry(at).or_default().1 = true;
-        }
         let anchored = |job| AnchoredJob { job, anchor };
+        let (zone, fires) = next_fires(old_job.as_ref().map(anchored), anchored(&new_job), now);
         let mut steps = COMPUTED_FIRE_COUNT_MAX;
         let changes = fire_changes(
             old_job.as_ref().map(anchored),
@@ -95,20 +75,47 @@ impl EditEffect {
             (now, now + COMPARED_LENGTH),
             &mut steps,
         );
-        let row = |(at, (is_in_current, is_in_edited))| UpcomingFireRow {
+        let row = |UpcomingFire { at, is_in_current, is_in_edited }| UpcomingFireRow {
             at: Moment::new(at, now, t),
             local: (zone != Tz::UTC).then(|| words::instant_text(zone, at)),
             is_in_current,
             is_in_edited,
         };
         Ok(Self {
-            rows: rows.into_iter().map(row).take(SHOWN_FIRE_COUNT * 2).collect(),
+            rows: fires.into_iter().map(row).collect(),
             vanishing_count: changes.vanishing.count,
             appearing_count: changes.appearing.count,
             is_cut: !changes.is_whole,
             is_edited_job_paused: !new_job.enabled,
         })
     }
+}
+
+/// A fire of one or both of two definitions.
+#[derive(Debug, PartialEq)]
+struct UpcomingFire {
+    at: Timestamp,
+    is_in_current: bool,
+    is_in_edited: bool,
+}
+
+/// The next fires of both definitions, and the zone of the edited one. A fire among the next of one definition may come too late to be among
+/// the next of the other, so each fire is looked up in both.
+fn next_fires(old_job: Option<AnchoredJob<'_>>, new_job: AnchoredJob<'_>, now: Timestamp) -> (Tz, Vec<UpcomingFire>) {
+    let preview_of = |AnchoredJob { job, anchor }: AnchoredJob<'_>| {
+        let (timetable, per_day_max) = (&job.timetable, PER_DAY_MAX);
+        preview(PreviewRequest { timetable, anchor, after: now, count: SHOWN_FIRE_COUNT, per_day_max })
+    };
+    let new_preview = preview_of(new_job);
+    let (old_job, new_job) = (old_job.filter(|old| old.job.enabled), Some(new_job).filter(|new| new.job.enabled));
+    let old_fires = old_job.into_iter().flat_map(|old| preview_of(old).fires);
+    let new_fires = new_preview.fires.into_iter().filter(|_| new_job.is_some());
+    let instants: BTreeSet<Timestamp> = old_fires.chain(new_fires).map(|fire| fire.at).collect();
+    let has_fire = |anchored_job: Option<AnchoredJob<'_>>, at: Timestamp| {
+        anchored_job.is_some_and(|AnchoredJob { job, anchor }| job.timetable.fire_at(anchor, at).is_some())
+    };
+    let fire = |at| UpcomingFire { at, is_in_current: has_fire(old_job, at), is_in_edited: has_fire(new_job, at) };
+    (new_preview.zone, instants.into_iter().map(fire).collect())
 }
 
 async fn compile_job<Q>(call: &Call<Q>, spec: &JobSpec) -> Result<Job, Problem> {
@@ -119,4 +126,39 @@ async fn compile_job<Q>(call: &Call<Q>, spec: &JobSpec) -> Result<Job, Problem> 
     let mut job = compile(call, schedule, calendar).await?;
     job.enabled = spec.enabled;
     Ok(job)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn every(period: &str, enabled: bool) -> Job {
+        let spec = json!({"name": "a", "app": "b", "handler": "c", "schedule": {"every": period}, "enabled": enabled});
+        serde_json::from_value::<JobSpec>(spec).unwrap().compile().unwrap()
+    }
+
+    fn anchored(job: &Job) -> AnchoredJob<'_> {
+        AnchoredJob { job, anchor: Timestamp::EPOCH }
+    }
+
+    /// Whether the fire of this minute is in the current and in the edited definition.
+    fn shown(old: Option<&Job>, new: &Job, minute: i64) -> (bool, bool) {
+        let (_, fires) = next_fires(old.map(anchored), anchored(new), Timestamp::EPOCH);
+        let fire = fires.into_iter().find(|fire| fire.at == Timestamp::from_secs(60 * minute)).unwrap();
+        (fire.is_in_current, fire.is_in_edited)
+    }
+
+    /// The ten next fires of one definition end long before those of the other.
+    #[test]
+    fn a_fire_of_both_definitions_is_in_both_columns_however_often_one_of_them_fires() {
+        let (often, hourly) = (every("5m", true), every("1h", true));
+        let both = (true, true);
+        let of_minutes = |old, new| [5, 60, 120].map(|minute| shown(Some(old), new, minute));
+        assert_eq!(of_minutes(&often, &hourly), [(true, false), both, both]);
+        assert_eq!(of_minutes(&hourly, &often), [(false, true), both, both]);
+        assert_eq!(shown(Some(&often), &every("1h", false), 50), (true, false), "the edited one is paused");
+        assert_eq!(shown(None, &hourly, 60), (false, true));
+    }
 }
