@@ -35,8 +35,11 @@ const SAVED_JOB_COUNT_MAX: u32 = 500;
 const SAVE_OVERLAP: Duration = Duration::from_secs(10);
 /// How long a board caches facts about runs.
 const HEALTH_PERIOD: Duration = Duration::from_secs(10);
-/// At most this many failing jobs are read, and at most this many late runs.
-const HEALTH_READ_COUNT_MAX: u32 = 1000;
+/// Maximum number of failing jobs that are read: as many as a board can hold. If some were missing, actions on all failing jobs, or on all
+/// others, would apply to the wrong jobs.
+const FAILING_JOB_COUNT_MAX: u32 = 50_000;
+/// At most this many late runs are read.
+const LATE_RUN_COUNT_MAX: u32 = 1000;
 /// How far back late runs are searched.
 const LATE_LOOK_BACK: Duration = Duration::from_secs(3600);
 /// A run is late if it begins at least this long after its planned instant.
@@ -240,13 +243,13 @@ async fn update_board(
 async fn read_health(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> Result<JobHealth, StoreError> {
     let store = engine.store();
     let mut health = JobHealth::default();
-    for outcomes in store.failing_jobs(namespace, None, HEALTH_READ_COUNT_MAX).await? {
+    for outcomes in store.failing_jobs(namespace, None, FAILING_JOB_COUNT_MAX).await? {
         health.failing_jobs.insert(outcomes.job);
         if outcomes.succeeded_at.is_none() {
             health.jobs_without_success.insert(outcomes.job);
         }
     }
-    let mut late_search = RunSearch::new(now, HEALTH_READ_COUNT_MAX);
+    let mut late_search = RunSearch::new(now, LATE_RUN_COUNT_MAX);
     late_search.since = Some(now.saturating_sub(LATE_LOOK_BACK));
     late_search.late.over = Some(rondel_core::filter::Bound { length: LATENESS_MIN, is_inclusive: true });
     health.late_jobs = store.search_runs(namespace, &late_search).await?.runs.into_iter().map(|run| run.job).collect();

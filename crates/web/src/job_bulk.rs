@@ -284,6 +284,11 @@ async fn apply_to_job<Q>(call: &Call<Q>, bulk_action: &BulkJobAction, name: &str
         if !call.caller.rights.allow(bulk_action.action.needed_permission(), record.namespace, Some(record.app)) {
             return Err(if call.may_view(record.app) { app_forbidden_problem() } else { job_deleted_problem() });
         }
+        // As for other edits of a job: the caller must be able to see its parent jobs, unless the job is only paused or resumed.
+        let spec = bulk_action.edit(&record.spec);
+        if spec.labels != record.spec.labels {
+            call.check_definition(&spec).await?;
+        }
         match try_apply(call, bulk_action, &record, author).await {
             Err(JobError::Conflict { .. }) => {}
             Err(error) => return Err(call.job_problem(error).await),

@@ -1,10 +1,13 @@
 //! Checks whether new passwords are allowed, hashes passwords for storage, and verifies them, which is slow on purpose.
 
+use std::sync::Arc;
+
 use argon2::password_hash::phc;
 use argon2::{Algorithm, Argon2, Block, Params, Version};
 use rand::RngExt as _;
 use rondel_store::access::PasswordHash;
 use tokio::sync::{OnceCell, Semaphore};
+use tokio::task::spawn_blocking;
 
 /// The shortest password, in characters.
 pub const PASSWORD_LEN_MIN: usize = 10;
@@ -31,14 +34,14 @@ pub struct PasswordError(String);
 /// Hashes and checks passwords, a few at a time, on threads that do not serve requests.
 #[derive(Debug)]
 pub struct Passwords {
-    permits: Semaphore,
+    permits: Arc<Semaphore>,
     /// The hash that is used for the password of an unknown account, so that its check takes as long as for a known account.
     decoy_hash: OnceCell<PasswordHash>,
 }
 
 impl Default for Passwords {
     fn default() -> Self {
-        Self { permits: Semaphore::new(CONCURRENT_MAX), decoy_hash: OnceCell::new() }
+        Self { permits: Arc::new(Semaphore::new(CONCURRENT_MAX)), decoy_hash: OnceCell::new() }
     }
 }
 
@@ -66,10 +69,8 @@ impl Passwords {
     /// # Errors
     /// The system has no randomness, or no memory.
     pub async fn hash(&self, password: &str) -> Result<PasswordHash, PasswordError> {
-        let _permit = self.permits.acquire().await;
         let password = password.to_owned();
-        let hash_result = tokio::task::spawn_blocking(move || hash(&password)).await;
-        hash_result.map_err(|error| PasswordError(error.to_string()))?
+        self.compute(move || hash(&password)).await?
     }
 
     /// Checks a password against its stored hash. Without a stored hash the answer is false, after the same time.
@@ -83,10 +84,23 @@ impl Passwords {
         if password.len() > PASSWORD_LEN_MAX {
             return Ok(false);
         }
-        let _permit = self.permits.acquire().await;
         let password = password.to_owned();
-        let verify_result = tokio::task::spawn_blocking(move || verify(&password, &stored_hash)).await;
-        Ok(verify_result.map_err(|error| PasswordError(error.to_string()))? && has_stored_hash)
+        Ok(self.compute(move || verify(&password, &stored_hash)).await? && has_stored_hash)
+    }
+
+    /// Runs a hash computation on another thread. The permit goes with it: a computation goes on when its request is dropped, for example
+    /// because the client disconnected.
+    async fn compute<T: Send + 'static>(
+        &self,
+        computation: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, PasswordError> {
+        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(password_error)?;
+        let compute_and_release = move || {
+            let result = computation();
+            drop(permit);
+            result
+        };
+        spawn_blocking(compute_and_release).await.map_err(password_error)
     }
 }
 
@@ -132,6 +146,8 @@ fn password_error(error: impl std::fmt::Display) -> PasswordError {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[tokio::test]
@@ -162,6 +178,19 @@ mod tests {
             (passwords.hash("correct horse").await.unwrap(), passwords.hash("correct horse").await.unwrap());
         assert_ne!(first.reveal(), second.reveal());
         assert!(first.reveal().starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{}", first.reveal());
+    }
+
+    /// Otherwise a client that disconnects at once could start any number of computations.
+    #[tokio::test]
+    async fn a_computation_keeps_its_permit_after_its_request_is_dropped() {
+        let passwords = Passwords::default();
+        let (finish, wait) = std::sync::mpsc::channel();
+        let request = passwords.compute(move || wait.recv());
+        assert!(tokio::time::timeout(Duration::ZERO, request).await.is_err());
+        assert_eq!(passwords.permits.available_permits(), CONCURRENT_MAX - 1);
+        finish.send(()).unwrap();
+        let all_permits = passwords.permits.acquire_many(u32::try_from(CONCURRENT_MAX).unwrap());
+        assert!(all_permits.await.is_ok());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use rondel_admin::jobs::{self, JobError, RunRequest, ShardsError};
 use rondel_core::access::Permission::{Operate, View};
 use rondel_core::request::{IfOpen, check_key, parse_planned_at};
 use rondel_core::run::ROOT_SHARD;
+use rondel_core::tree::Link;
 use rondel_core::{Run, RunId, Trigger};
 use rondel_store::catalog::JobRecord;
 use schemars::JsonSchema;
@@ -270,8 +271,8 @@ pub(super) fn missing_run_problem<Q>(call: &Call<Q>, path: &Named<path::Run>) ->
 pub(crate) async fn broadcast_of_shard<Q>(call: &Call<Q>, run: &Run) -> Result<Option<RunId>, Problem> {
     let Some(parent) = run.parent.filter(|_| run.shard_index != ROOT_SHARD) else { return Ok(None) };
     let parents = call.engine().store().runs(&[parent]).await?;
-    let broadcast =
-        parents.first().filter(|broadcast| broadcast.shard_index == ROOT_SHARD && broadcast.fire_at == run.fire_at);
+    // The parent of a run of a child job can be a broadcast too, with the same planned instant.
+    let broadcast = parents.first().filter(|parent| run.link_to(parent) == Link::Shard);
     Ok(broadcast.map(|broadcast| broadcast.id))
 }
 

@@ -219,6 +219,32 @@ async fn exports_and_applies_are_few_at_a_time() {
     }
 }
 
+/// The list is parsed to the end even if its client has disconnected. Until then it takes memory, so it is counted.
+#[test]
+fn a_list_keeps_its_place_until_it_is_parsed() {
+    // Lists are parsed on the only thread for blocking work, which the test occupies.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        let limits = HttpLimits { applies_per_caller: 1, ..HttpLimits::default() };
+        let server = Server::start_with(WebConfig { limits, ..WebConfig::default() }).await;
+        let editor = create_user(&server, "ann", "editor").await;
+        let (finish, wait) = std::sync::mpsc::channel::<()>();
+        let blocker = tokio::task::spawn_blocking(move || wait.recv());
+        let apply = || send_request(&server, &editor, "POST", "/api/v1/jobs/apply", Some(jobs(0, 1, &json!({}))));
+        assert!(tokio::time::timeout(Duration::from_secs(1), apply()).await.is_err(), "the list waits for the thread");
+        let second = tokio::time::timeout(Duration::from_secs(5), apply()).await.expect("a refusal at once");
+        assert_eq!(refusal(&second), (429, true));
+        finish.send(()).unwrap();
+        assert!(blocker.await.unwrap().is_ok());
+        let mut last = apply().await;
+        while last.status() == 429 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            last = apply().await;
+        }
+        assert_eq!(last.status(), 200, "the place is given back");
+    });
+}
+
 #[tokio::test]
 async fn downloads_of_runs_are_exports() {
     let limits = HttpLimits { exports: 1, ..HttpLimits::default() };

@@ -178,3 +178,19 @@ async fn a_filter_of_runs_knows_all_jobs_that_match() {
     let cancelled = bulk(&server, "runs", &json!({"action": "cancel", "q": "-job:test-*"})).await;
     assert_eq!(cancelled["done"], 1, "{cancelled}");
 }
+
+/// Otherwise an action on all jobs that are not failing would include some that are.
+#[tokio::test]
+async fn a_filter_knows_all_failing_jobs() {
+    let server = Server::start().await;
+    for number in 0..1_001 {
+        let record = make_job(&server, &format!("test-{number:04}")).await;
+        let run = jobs::request_run(&server.engine, &record, RunRequest::by(Trigger::Api)).await.unwrap();
+        server.finish(run.id, FAILED).await;
+    }
+    make_job(&server, "other").await;
+    server.count_runs().await;
+    let found = server.get("/api/v1/jobs?q=-is:failing").await.expect(200);
+    let names: Vec<_> = found["items"].as_array().unwrap().iter().map(|job| &job["name"]).collect();
+    assert_eq!(names, [&json!("other")], "{found}");
+}

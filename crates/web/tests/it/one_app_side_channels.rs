@@ -130,6 +130,9 @@ async fn params_from_parents_are_for_callers_who_may_see_the_parents() {
         let refusal = scoped.ask("PATCH", "/api/v1/jobs/follower", change).await.expect(422).to_string();
         assert!(refusal.contains("\"/schedule\""), "{refusal}");
     }
+    let label = json!({"action": "label", "label": "team=pay", "names": ["follower"]});
+    let done = scoped.ask("POST", "/api/v1/jobs:bulk", label).await.expect(200);
+    assert_eq!((&done["jobs"], &done["problems"][0]["code"]), (&json!([]), &json!("invalid_body")), "{done}");
     scoped.ask("PATCH", "/api/v1/jobs/follower", json!({"enabled": false})).await.expect(200);
     scoped.ask("PATCH", "/api/v1/jobs/follower", json!({"enabled": true})).await.expect(200);
     let all = server.get("/api/v1/runs?job=follower&status=skipped").await.text();

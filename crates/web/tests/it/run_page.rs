@@ -86,6 +86,32 @@ async fn a_shard_offers_only_possible_actions() {
     assert!(new.starts_with("/runs/"), "{new}");
 }
 
+/// The run of the child job has the planned instant of the broadcast that it follows. It is not a shard of this broadcast.
+#[tokio::test]
+async fn a_run_that_follows_a_broadcast_runs_again_alone() {
+    let server = Server::start().await;
+    let whole_job = json!({"name": "a", "app": "app", "handler": "handler", "shards": 2});
+    let child_job = json!({"name": "b", "app": "app", "handler": "handler", "schedule": {"after": ["a"]}});
+    for job in [whole_job, child_job] {
+        server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
+    }
+    let whole = server.trigger("a").await;
+    for shard in shards_of(&server, whole, 2).await {
+        server.finish(shard, Outcome::Succeeded).await;
+    }
+    let runs = server.get("/api/v1/runs?job=b").await.expect(200);
+    let run: RunId = runs["items"][0]["id"].as_str().unwrap().parse().unwrap();
+    server.finish(run, FAILED).await;
+    let job = server.get("/api/v1/jobs/b").await.expect(200);
+    assert_eq!((&job["last_run"]["id"], &job["last_run"]["status"]), (&json!(run), &json!("failed")));
+    let visitor = Visitor::signed_in(&server).await;
+    let page = visitor.get(&format!("/runs/{run}")).await.text();
+    assert!(page.contains(&format!("action=\"/runs/{run}/retry\"")), "{page}");
+    assert!(!page.contains(&format!("/runs/{whole}/retry")), "the broadcast succeeded: {page}");
+    let again = server.bare("POST", &format!("/api/v1/runs/{run}/retry")).await.expect(201);
+    assert_eq!((&again["job"], &again["parent"]), (&json!("b"), &json!(run)));
+}
+
 /// The new fire has only the failed shards, with their old numbers. Its root run and its shards are stored immediately.
 #[tokio::test]
 async fn the_failed_shards_alone_run_again() {

@@ -93,10 +93,14 @@ impl FromRequest<Web> for Documents {
             Some(caller) => Some(shares::apply_room(web, caller, bytes.len()).await?),
             None => None,
         };
-        // Parses on a thread for blocking work: a large list would delay other requests on this thread.
-        let parse = move || if is_json { Self::of_json(&bytes) } else { Self::of_yaml(&bytes) };
+        // Parses on a thread for blocking work: a large list would delay other requests on this thread. The permits go with it, since the
+        // thread continues when the client disconnects.
+        let parse = move || {
+            let documents = if is_json { Self::of_json(&bytes) } else { Self::of_yaml(&bytes) };
+            documents.map(|documents| Self { permits: (share, apply_room), ..documents })
+        };
         match tokio::task::spawn_blocking(parse).await {
-            Ok(documents) => documents.map(|documents| Self { permits: (share, apply_room), ..documents }),
+            Ok(documents) => documents,
             Err(error) => Err(Problem::new(Code::Internal, "the body could not be read").with_cause(error.to_string())),
         }
     }

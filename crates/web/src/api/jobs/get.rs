@@ -5,6 +5,7 @@ use http::StatusCode;
 use rondel_core::Run;
 use rondel_core::access::Permission::View;
 use rondel_core::run::ROOT_SHARD;
+use rondel_core::tree::Link;
 use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::RunQuery;
 
@@ -49,7 +50,7 @@ async fn last_run(call: &Call, record: &JobRecord) -> Result<Option<LastRun>, Pr
         return Ok(Some(to_last_run(&newest_run)));
     };
     let parents = store.runs(&[parent]).await?;
-    let broadcast =
-        parents.first().filter(|parent| parent.shard_index == ROOT_SHARD && parent.fire_at == newest_run.fire_at);
+    // The parent of a run of a child job can be a broadcast too, of another job.
+    let broadcast = parents.first().filter(|parent| newest_run.link_to(parent) == Link::Shard);
     Ok(Some(to_last_run(broadcast.unwrap_or(&newest_run))))
 }
