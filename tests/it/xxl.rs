@@ -4,6 +4,7 @@ mod by_hand;
 mod counted;
 mod java;
 mod python;
+mod restart;
 pub(crate) mod stand_in;
 mod two_servers;
 

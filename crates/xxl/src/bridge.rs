@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rondel_admin::xxl::{Address, allowed_address};
 use rondel_admin::{Engine, Lifecycle, Until};
-use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Run, RunId, TokenId};
+use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Run, RunId, Timestamp, TokenId};
 use rondel_outgoing::BuildError;
 use rondel_store::xxl::{XxlExecutor, XxlRun, XxlRunState};
 use rondel_store::{LeaseToken, StoreError};
@@ -22,7 +22,7 @@ use crate::config::XxlConfig;
 use crate::lines::LineLimit;
 use crate::link::{Identity, Link, LinkHandle, Presence};
 use crate::pruning::pruning_loop;
-use crate::refresh_state::{REGISTERED_FOR, RefreshState};
+use crate::refresh_state::{REGISTERED_FOR, RefreshState, is_removed_by_hand};
 use crate::registrations::Registrations;
 use crate::room::Room;
 use crate::tokens::Tokens;
@@ -201,23 +201,24 @@ impl Bridge {
         Ok(())
     }
 
-    /// The executors that have runs and whose registration has ended, or ends before the next one is due: they may have had no server to
-    /// register with. Empty if another server has run for long enough to receive the registrations of all executors.
+    /// The executors that have runs and do not register in time. A user has removed them, or their registration has ended, or ends before
+    /// the next one is due: they may have had no server to register with. The latter are left out if another server has run for long enough
+    /// to receive the registrations of all executors.
     async fn executors_with_runs(&self) -> Result<Vec<XxlExecutor>, StoreError> {
         let mut executors = Vec::new();
         let engine = &self.0.shared.engine;
         let (own_node, now) = (engine.token().node, engine.now());
         let registered_since = now - REGISTERED_FOR;
         let nodes = engine.store().nodes().await?;
-        if nodes.iter().any(|node| node.id != own_node && node.lease_until > now && node.started_at < registered_since)
-        {
-            return Ok(executors);
-        }
-        let known_executors =
-            engine.store().xxl_executors(registered_since - EXPECTED_WITHIN, EXECUTOR_COUNT_MAX).await?;
-        for executor in
-            known_executors.into_iter().filter(|executor| executor.last_seen_at < registered_since + REGISTERED_FOR / 3)
-        {
+        let has_older_server = nodes
+            .iter()
+            .any(|node| node.id != own_node && node.lease_until > now && node.started_at < registered_since);
+        let last_seen_range = registered_since - EXPECTED_WITHIN..registered_since + REGISTERED_FOR / 3;
+        let is_candidate = |executor: &XxlExecutor| {
+            is_removed_by_hand(executor) || !has_older_server && last_seen_range.contains(&executor.last_seen_at)
+        };
+        let known_executors = engine.store().xxl_executors(Timestamp::EPOCH, EXECUTOR_COUNT_MAX).await?;
+        for executor in known_executors.into_iter().filter(is_candidate) {
             if self.has_open_runs(executor.id).await? {
                 executors.push(executor);
             }
@@ -323,7 +324,10 @@ impl Bridge {
         let (executors_by_hand, busy_ids) = {
             let links = self.links();
             let has_attempts = |id: ExecutorId| links.get(&id).is_some_and(LinkHandle::has_attempts);
-            let executors_by_hand = state.by_hand_with_removed(executors_by_hand, engine.now(), has_attempts);
+            // The link of an expected executor may not be open yet.
+            let expected_ids = state.expected_ids(Instant::now());
+            let may_have_attempts = |id: ExecutorId| has_attempts(id) || expected_ids.contains(&id);
+            let executors_by_hand = state.by_hand_with_removed(executors_by_hand, engine.now(), may_have_attempts);
             let busy_ids: HashSet<ExecutorId> =
                 executors_by_hand.iter().map(|executor| executor.id).filter(|id| has_attempts(*id)).collect();
             (executors_by_hand, busy_ids)

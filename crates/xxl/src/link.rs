@@ -244,6 +244,8 @@ impl Link {
                 event = self.events.recv() => match event {
                     // The store has the rows, and the next session starts with them.
                     Some(Event::Reported(_)) | None => return,
+                    // While a beat counts as pending, the next session sends no other one.
+                    Some(Event::Beat(has_answered)) => self.note_beat(has_answered),
                     Some(_) => {}
                 },
             }
@@ -486,7 +488,7 @@ impl Link {
                 session.send(Body::ProbeReplies(v1::ProbeReplies { probe_id, free_job_ids })).await
             }
             Event::Beat(has_answered) => {
-                (self.is_unreachable, self.is_beat_pending) = (!has_answered, false);
+                self.note_beat(has_answered);
                 true
             }
         }

@@ -80,18 +80,34 @@ impl RefreshState {
         self.first_refresh_at.is_none()
     }
 
-    /// Records the executors that are expected back: they have runs, and their registrations have ended, or end before the next ones are
-    /// due.
+    /// Records the executors that are expected back: they have runs, and either a user has removed them, or their registrations have ended
+    /// or end before the next ones are due.
     pub(crate) fn note_expected_executors(&mut self, expected_executors: Vec<XxlExecutor>, now: Instant) {
+        let removed_executors = expected_executors.iter().filter(|executor| is_removed_by_hand(executor));
+        self.registered_by_hand.extend(removed_executors.cloned());
         (self.expected_executors, self.first_refresh_at) = (expected_executors, Some(now));
+    }
+
+    /// The executors that are still expected back.
+    pub(crate) fn expected_ids(&self, now: Instant) -> HashSet<ExecutorId> {
+        let expected_executors: &[XxlExecutor] = if self.is_expecting(now) { &self.expected_executors } else { &[] };
+        expected_executors.iter().map(|executor| executor.id).collect()
+    }
+
+    fn is_expecting(&self, now: Instant) -> bool {
+        self.first_refresh_at.is_some_and(|at| now.duration_since(at) < REGISTERED_FOR)
     }
 
     /// Adds the executors that are expected back, for a while and without giving them runs. Before the first refresh, there may have been
     /// no server to receive their registrations, so each executor gets the time for a new registration.
     pub(crate) fn with_expected_executors(&self, executors: Vec<XxlExecutor>, now: Instant) -> Vec<XxlExecutor> {
-        let is_expecting = self.first_refresh_at.is_some_and(|at| now.duration_since(at) < REGISTERED_FOR);
-        if is_expecting { with_leaving(executors, &self.expected_executors) } else { executors }
+        if self.is_expecting(now) { with_leaving(executors, &self.expected_executors) } else { executors }
     }
+}
+
+/// Whether a user registered the executor and has removed it, and it never registered itself.
+pub(crate) fn is_removed_by_hand(executor: &XxlExecutor) -> bool {
+    executor.last_seen_at == Timestamp::EPOCH && executor.by_hand_at.is_none()
 }
 
 /// Adds executors that are not among the registered ones, as leaving.
@@ -142,6 +158,21 @@ mod tests {
         assert_eq!(refresh(&[1, 2], &[2]), [(1, false), (2, false)], "it was added again");
         assert_eq!(refresh(&[], &[2]), [(2, true)]);
         assert!(refresh(&[], &[]).is_empty() && refresh(&[], &[2]).is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_executor_that_was_removed_before_a_restart_leaves_once_it_has_no_attempts() {
+        let (mut state, start) = (RefreshState::default(), Instant::now());
+        let removed = XxlExecutor { by_hand_at: None, left_at: Some(Timestamp::from_secs(90)), ..executor(1) };
+        state.note_expected_executors(vec![removed], start);
+        let mut refresh = |now: Instant, busy: &[i64]| {
+            let expected_ids = state.expected_ids(now);
+            let may_have_attempts = |id: ExecutorId| busy.contains(&id.get()) || expected_ids.contains(&id);
+            shown(&state.by_hand_with_removed(Vec::new(), Timestamp::from_secs(100), may_have_attempts))
+        };
+        assert_eq!(refresh(start, &[]), [(1, true)], "its link is not open yet");
+        assert_eq!(refresh(start + REGISTERED_FOR, &[1]), [(1, true)]);
+        assert!(refresh(start + REGISTERED_FOR, &[]).is_empty());
     }
 
     #[tokio::test]

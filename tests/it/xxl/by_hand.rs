@@ -70,7 +70,7 @@ async fn executors_by_hand_get_runs_while_they_answer(db: ScratchDb) {
 on_each_database!(executors_by_hand_get_runs_while_they_answer);
 
 /// The status of the executors of the app.
-async fn statuses(api: &Api) -> Vec<String> {
+pub(super) async fn statuses(api: &Api) -> Vec<String> {
     let all = api.get("/api/v1/executors").await.expect(200);
     let its = all["items"].as_array().expect("a list").iter().filter(|executor| executor["app"] == "demo");
     its.filter_map(|executor| executor["status"].as_str().map(str::to_owned)).collect()
@@ -117,6 +117,38 @@ async fn a_removed_executor_finishes_its_runs() {
     .await;
     executor.finish(sent[0], 200, "at last").await;
     wait_for_status(&api, &mute, "succeeded").await;
+}
+
+/// After a restart, the server has no stream to an executor that was removed. The runs that it has are not sent again while it answers.
+#[tokio::test]
+async fn a_removed_executor_keeps_its_runs_over_a_restart() {
+    let Some(db) = scratch(Backend::Sqlite).await else { return };
+    let mut server = server(&db, &[]).await;
+    let api = server.api();
+    job(&api, ("sleep", "demo", "sleep"), json!({"retry": {"max": 1, "backoff": "1s"}})).await;
+    let secret = token(&api, "demo").await;
+    let executor = StandIn::start(Dialect::Core34, server.url(), ("demo", &secret)).await;
+    let address = executor.address().trim_end_matches('/').to_owned();
+    api.post("/api/v1/apps/demo/addresses", json!({"address": address, "token": secret})).await.expect(201);
+    online(&api, "demo", 1).await;
+    let run = start(&api, "sleep", Value::Null).await;
+    wait_for_status(&api, &run, "running").await;
+    let path = format!("/api/v1/apps/demo/addresses?address={}", address.replace(':', "%3A").replace('/', "%2F"));
+    api.delete(&path).await.expect(204);
+
+    server.kill().await;
+    server.restart().await;
+    let api = server.api();
+    wait_until(LIMIT, "the server has a stream to it", async || {
+        let found = statuses(&api).await;
+        if found == ["draining"] { Ok(()) } else { Err(found) }
+    })
+    .await;
+    let sent = executor.calls("run");
+    assert_eq!(sent.len(), 1, "{sent:?}");
+    executor.finish(sent[0]["logId"].as_i64().expect("a log id"), 200, "good").await;
+    let ended_run = wait_for_status(&api, &run, "succeeded").await;
+    assert_eq!(ended_run["attempt"], 1, "{ended_run:#}");
 }
 
 /// An executor whose token was revoked still answers, but its callbacks would be refused.
@@ -192,6 +224,11 @@ async fn bad_addresses_are_refused_in_words() {
     let grants = json!([{"role": "executor", "namespace": "default", "app": "demo"}]);
     let gateway = json!({"kind": "executor", "name": "gateway", "grants": grants});
     let gateway = api.post("/api/v1/tokens", gateway).await.expect(201)["token"].clone();
+    api.post("/api/v1/namespaces", json!({"name": "gone"})).await.expect(201);
+    let grants = json!([{"role": "executor", "namespace": "gone", "app": "demo"}]);
+    let without_namespace = json!({"kind": "xxl", "name": "gone", "grants": grants});
+    let without_namespace = api.post("/api/v1/tokens", without_namespace).await.expect(201)["token"].clone();
+    api.delete("/api/v1/namespaces/gone").await.expect(204);
     let good = "http://127.0.0.1:9/";
     for (address, token, pointer, words) in [
         ("127.0.0.1:9999", json!(own), "/address", "\"127.0.0.1:9999\" is not an address; write it as http://"),
@@ -203,6 +240,7 @@ async fn bad_addresses_are_refused_in_words() {
         (good, json!("default_token"), "/token", "rondel token create NAME --kind xxl"),
         (good, json!(others), "/token", "is not a valid one of kind xxl for app demo"),
         (good, gateway, "/token", "is not a valid one of kind xxl for app demo"),
+        (good, without_namespace, "/token", "is not a valid one of kind xxl for app demo"),
     ] {
         let body = json!({"address": address, "token": token});
         let refusal = api.post("/api/v1/apps/demo/addresses", body).await.expect(422);

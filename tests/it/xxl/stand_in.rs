@@ -75,6 +75,8 @@ struct Shared {
     are_logs_broken: Mutex<bool>,
     /// Whether a request to stop a run is answered only after a server has accepted the callback about it.
     is_callback_first: Mutex<bool>,
+    /// How long it takes to answer a beat.
+    beat_delay: Mutex<Duration>,
     /// Callbacks that are being sent.
     callback_tasks: Mutex<JoinSet<()>>,
 }
@@ -128,6 +130,7 @@ impl StandIn {
             address,
             are_logs_broken: Mutex::default(),
             is_callback_first: Mutex::default(),
+            beat_delay: Mutex::default(),
             callback_tasks: Mutex::default(),
         });
         let path = if dialect == Dialect::Node { "/job/{method}" } else { "/{method}" };
@@ -214,6 +217,11 @@ impl StandIn {
     /// Sets whether requests for logs are answered with an error.
     pub(crate) fn break_logs(&self, are_broken: bool) {
         *lock(&self.shared.are_logs_broken) = are_broken;
+    }
+
+    /// Sets how long it takes to answer a beat.
+    pub(crate) fn delay_beats(&self, delay: Duration) {
+        *lock(&self.shared.beat_delay) = delay;
     }
 
     /// From now on, answers a request to stop a run only after a server has accepted the callback about it, as pyxxl
@@ -367,7 +375,11 @@ async fn answer(
     lock(&shared.received_calls).push(Call { method: method.clone(), body: body.clone(), at_ms: wall_clock_ms() });
     let job = body["jobId"].as_i64().unwrap_or_default();
     match method.as_str() {
-        "beat" => json_text(&shared.success_answer(&Value::Null)),
+        "beat" => {
+            let delay = *lock(&shared.beat_delay);
+            tokio::time::sleep(delay).await;
+            json_text(&shared.success_answer(&Value::Null))
+        }
         "idleBeat" if lock(&shared.running).contains_key(&job) => {
             json_text(&json!({"code": 500, "msg": "job thread is running or has trigger queue."}))
         }

@@ -51,6 +51,8 @@ fn bad_settings_are_named() {
         (&format!("{DB}xxl_networks = [\"10.1.2.3/16\"]"), "the network is 10.1.0.0/16"),
         (&format!("{DB}xxl_prefix = \"scheduler\""), "write it as /scheduler"),
         (&format!("{DB}xxl_prefix = \"/api\""), "is not a path of its own"),
+        (&format!("{DB}xxl_prefix = \"/jobs\""), "is not a path of its own"),
+        (&format!("{DB}xxl_prefix = \"/xxl-job-admin/api\""), "is not a path of its own"),
         (&format!("{DB}xxl_prefix = \"/a/{{b}}\""), "is not a path of its own"),
         (&format!("{DB}xxl_prefix = \"/scheduler\""), "xxl_prefix: has no effect without xxl_networks"),
         (&format!("{DB}xxl_callback_timeout = \"1ms\""), "is not from 1s to"),

@@ -33,13 +33,18 @@ pub(super) fn xxl_config(settings: &ServerValues) -> Result<Option<XxlConfig>, F
                 && path_part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
         };
         let path_parts = prefix.strip_prefix('/').map(|path| path.trim_end_matches('/').split('/').collect::<Vec<_>>());
+        // A route below the prefix can exclude a route of the console: the server would not start.
         let is_reserved_part = |first_path_part: &&str| {
             matches!(*first_path_part, "api" | "n" | "static" | "sign-in" | "rondel.v1.Gateway")
+                || rondel_web::route_table().iter().any(|route| route.path.split('/').nth(1) == Some(*first_path_part))
         };
-        if !path_parts.is_some_and(|path_parts| {
+        // The server appends `/api` to the prefix.
+        let is_own_path = |path_parts: Vec<&str>| {
             path_parts.iter().all(|path_part| is_valid_part(path_part))
                 && !path_parts.first().is_some_and(is_reserved_part)
-        }) {
+                && path_parts.last() != Some(&"api")
+        };
+        if !path_parts.is_some_and(is_own_path) {
             return refusal("xxl_prefix", format!("{prefix:?} is not a path of its own; write it as /scheduler"));
         }
         if networks.is_empty() {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use chrono::{NaiveDateTime, TimeZone};
+use chrono::{DateTime, LocalResult, NaiveDateTime, TimeZone};
 use clap::Args;
 use rondel_core::Timestamp;
 use rondel_core::cron::parse_zone;
@@ -145,7 +145,7 @@ impl FollowArgs {
         let now = clock::now();
         if let Some((row, fire_at)) = rows
             .iter()
-            .find_map(|row| Some((row, fired_at(zone, row)?)).filter(|(_, fire_at)| *fire_at > now + CLOCK_AHEAD_MAX))
+            .find_map(|row| Some((row, fired_at(zone, row, now)?)).filter(|(_, at)| *at > now + CLOCK_AHEAD_MAX))
         {
             return Err(Failure::refused(format!(
                 "row {} of xxl_job_log was sent at {fire_at}, and it is {now}: --time-zone {} is not that of XXL-JOB's servers, or a clock is wrong",
@@ -153,7 +153,7 @@ impl FollowArgs {
             )));
         }
         let settled_before = now.saturating_sub(self.settle);
-        let is_settled = |row: &&LogRow| fired_at(zone, row).is_none_or(|fire_at| fire_at <= settled_before);
+        let is_settled = |row: &&LogRow| fired_at(zone, row, now).is_none_or(|fire_at| fire_at <= settled_before);
         let settled_rows: Vec<&LogRow> = rows.iter().take_while(is_settled).collect();
         for type_text in settled_rows.iter().filter_map(|row| unknown_trigger_type(row)) {
             if unknown_trigger_types.len() < UNKNOWN_COUNT_MAX && unknown_trigger_types.insert(type_text.clone()) {
@@ -163,11 +163,11 @@ impl FollowArgs {
                 ));
             }
         }
-        if settled_rows.iter().any(|row| names.may_lack(row.job, fired_at(zone, row))) {
+        if settled_rows.iter().any(|row| names.may_lack(row.job, fired_at(zone, row, now))) {
             *names = JobNames::read(client).await?;
         }
         let fires: Vec<Value> =
-            settled_rows.iter().filter_map(|row| fire_report(zone, &names.names_by_number, row)).collect();
+            settled_rows.iter().filter_map(|row| fire_report(zone, &names.names_by_number, row, now)).collect();
         let mut stored_count = 0;
         if !fires.is_empty() {
             let body = json!({"source": self.name, "fires": fires}).to_string();
@@ -177,7 +177,7 @@ impl FollowArgs {
         if let Some(last_row) = settled_rows.last() {
             *last_id = last_row.id;
         }
-        let newest_fire_at = settled_rows.iter().filter_map(|row| fired_at(zone, row)).max();
+        let newest_fire_at = settled_rows.iter().filter_map(|row| fired_at(zone, row, now)).max();
         Ok(PageResult { stored_count, is_last: settled_rows.len() < PAGE_LEN as usize, newest_fire_at })
     }
 }
@@ -216,8 +216,8 @@ fn is_temporary(failure: &Failure) -> bool {
 
 /// The report of a row; `None` for jobs that were not imported, for shards after the first, and for runs that no
 /// schedule fired.
-fn fire_report<Z: TimeZone>(zone: &Z, names: &BTreeMap<i64, String>, row: &LogRow) -> Option<Value> {
-    let (job, fire_at) = (names.get(&row.job)?, fired_at(zone, row)?);
+fn fire_report<Z: TimeZone>(zone: &Z, names: &BTreeMap<i64, String>, row: &LogRow, now: Timestamp) -> Option<Value> {
+    let (job, fire_at) = (names.get(&row.job)?, fired_at(zone, row, now)?);
     let is_first_shard = row.sharding.split('/').next().is_none_or(|shard| shard.is_empty() || shard == "0");
     if !is_first_shard
         || UNSCHEDULED_TYPES.iter().any(|ignored_type| ignored_type.eq_ignore_ascii_case(trigger_type(row)))
@@ -252,10 +252,19 @@ fn outcome_of_row(row: &LogRow) -> OldOutcome {
     }
 }
 
-fn fired_at<Z: TimeZone>(zone: &Z, row: &LogRow) -> Option<Timestamp> {
+/// When a row was sent. When clocks are set back, an hour comes twice, and a local time in it has two instants. The later one
+/// counts, unless it lies ahead: rows are read soon after they were written.
+fn fired_at<Z: TimeZone>(zone: &Z, row: &LogRow, now: Timestamp) -> Option<Timestamp> {
     let local_time = NaiveDateTime::parse_from_str(row.trigger_time.as_deref()?, "%Y-%m-%d %H:%M:%S%.f").ok()?;
-    let at = zone.from_local_datetime(&local_time).earliest()?;
-    Some(Timestamp::from_secs(at.timestamp()))
+    let instant = |at: DateTime<Z>| Timestamp::from_secs(at.timestamp());
+    match zone.from_local_datetime(&local_time) {
+        LocalResult::Ambiguous(earlier, later) => {
+            let later = instant(later);
+            Some(if later <= now + CLOCK_AHEAD_MAX { later } else { instant(earlier) })
+        }
+        LocalResult::Single(at) => Some(instant(at)),
+        LocalResult::None => None,
+    }
 }
 
 /// An instant in the form in which XXL-JOB writes it.
@@ -283,7 +292,8 @@ mod tests {
 
     fn reported(row: &LogRow) -> Option<Value> {
         let zone = parse_zone("Asia/Shanghai").expect("a zone");
-        fire_report(&zone, &BTreeMap::from([(17, "report-17".to_owned())]), row)
+        let now = "2026-11-23T02:31:00Z".parse().expect("an instant");
+        fire_report(&zone, &BTreeMap::from([(17, "report-17".to_owned())]), row, now)
     }
 
     #[test]
@@ -298,6 +308,16 @@ mod tests {
         for (trigger_code, handle_code, outcome) in ends {
             let fire = reported(&LogRow { trigger_code, handle_code, ..row() }).expect("a fire");
             assert_eq!(fire["outcome"], outcome, "{trigger_code} {handle_code}");
+        }
+    }
+
+    #[test]
+    fn a_row_of_the_hour_that_comes_twice_was_sent_just_now() {
+        let zone = parse_zone("Europe/Berlin").expect("a zone");
+        let row = LogRow { trigger_time: Some("2026-10-25 02:30:00".to_owned()), ..row() };
+        let instant = |time: &str| format!("2026-10-25T{time}:00Z").parse::<Timestamp>().expect("an instant");
+        for (now, expected) in [("00:31", "00:30"), ("01:31", "01:30")] {
+            assert_eq!(fired_at(&zone, &row, instant(now)), Some(instant(expected)), "{now}");
         }
     }
 

@@ -54,6 +54,11 @@ impl Link {
         self.end_lost_attempts(session, now).await
     }
 
+    /// Records whether the executor answered a beat.
+    pub(super) fn note_beat(&mut self, has_answered: bool) {
+        (self.is_unreachable, self.is_beat_pending) = (!has_answered, false);
+    }
+
     /// How long after the last read of the store the next read follows.
     fn reconcile_period(&self) -> Duration {
         let own_node = self.shared.engine.token().node;
