@@ -75,28 +75,49 @@ pub(crate) async fn read_in_pages(
 ) -> Result<Body, Failure> {
     let count_max = bounds.count_max();
     let first_page = request_page(client, path, query, (count_max.min(page_len_max), None)).await?;
-    let (mut items, mut next_cursor) = parse_page(&first_page)?;
+    let PageItems { mut items, mut next_cursor, mut searched_to } = parse_page(&first_page)?;
     print_unreadable(&first_page)?;
-    let first_count = items.len();
+    let mut has_later_page = false;
     while items.len() < count_max {
         let Some(cursor) = &next_cursor else { break };
         let count = (count_max - items.len()).min(page_len_max);
         let body = request_page(client, path, query, (count, Some(cursor))).await?;
-        let (page_items, page_cursor) = parse_page(&body)?;
+        let page = parse_page(&body)?;
         print_unreadable(&body)?;
-        items.extend(page_items);
-        next_cursor = page_cursor;
+        items.extend(page.items);
+        (next_cursor, searched_to) = (page.next_cursor, page.searched_to);
+        has_later_page = true;
     }
-    if items.len() == first_count {
+    if !has_later_page {
         return Ok(first_page);
     }
     let items: Vec<_> = items.iter().map(|item| item.get()).collect();
     let next_cursor = serde_json::to_string(&next_cursor)?;
-    Ok(Body::new(format!("{{\"items\":[{}],\"next_cursor\":{next_cursor}}}", items.join(","))))
+    let searched_field = match &searched_to {
+        Some(searched_to) => format!(",\"searched_to\":{}", serde_json::to_string(searched_to)?),
+        None => String::new(),
+    };
+    Ok(Body::new(format!("{{\"items\":[{}],\"next_cursor\":{next_cursor}{searched_field}}}", items.join(","))))
+}
+
+/// The items of a list with pages, read to its end.
+pub(crate) async fn all_items(client: &Client, path: &[&str]) -> Result<Vec<Value>, Failure> {
+    let mut list = read_at(client, path, &[], &BoundArgs::unlimited()).await?.value()?;
+    let items = list.get_mut("items").map(Value::take);
+    Ok(if let Some(Value::Array(items)) = items { items } else { Vec::new() })
 }
 
 /// The items of a list with or without pages; at most [`OVERVIEW_PAGES_MAX`] pages are read.
 pub(crate) async fn items(client: &Client, path: &[&str], query: &[(&str, &str)]) -> Result<Vec<Value>, Failure> {
+    Ok(items_and_rest(client, path, query).await?.0)
+}
+
+/// Like [`items`], and whether items are left that were not read.
+pub(crate) async fn items_and_rest(
+    client: &Client,
+    path: &[&str],
+    query: &[(&str, &str)],
+) -> Result<(Vec<Value>, bool), Failure> {
     let (mut items, mut cursor) = (Vec::new(), None::<String>);
     for _ in 0..OVERVIEW_PAGES_MAX {
         let mut query = query.to_vec();
@@ -110,15 +131,22 @@ pub(crate) async fn items(client: &Client, path: &[&str], query: &[(&str, &str)]
             break;
         }
     }
-    Ok(items)
+    Ok((items, cursor.is_some()))
 }
 
-/// The items of a page, and the cursor of the next page; `None` on the last page.
-type PageItems = (Vec<Box<RawValue>>, Option<String>);
+/// The items of a page, and what the page reports about the rest of its list.
+struct PageItems {
+    items: Vec<Box<RawValue>>,
+    /// The cursor of the next page; `None` on the last page.
+    next_cursor: Option<String>,
+    /// The instant back to which a search went; `None` if it left out no older items.
+    searched_to: Option<String>,
+}
 
 fn parse_page(body: &Body) -> Result<PageItems, Failure> {
     let page = body.page()?;
-    Ok((page.items.into_iter().map(ToOwned::to_owned).collect(), page.next_cursor))
+    let items = page.items.into_iter().map(ToOwned::to_owned).collect();
+    Ok(PageItems { items, next_cursor: page.next_cursor, searched_to: page.searched_to })
 }
 
 /// Names on stderr the jobs that the server cannot read; otherwise the user may think that they do not exist.

@@ -5,8 +5,8 @@
 //!   their start and stop;
 //! - `job`, `calendar`, `script`, `alert`, `report`, `run`, `executor`, `node`, `app` and `sign_in` call the REST API
 //!   through `client`, wait with `retry` for a server that restarts, and print through `view` and `table`;
-//! - `context`, `status`, `doctor` and `api` are about the server itself; `contexts` holds the user's own names for
-//!   servers; `completion`, `complete` and `manual` are for shells and readers;
+//! - `context`, `status`, `doctor` and `api` are about the server itself, and `server_clock` reads its time; `contexts`
+//!   holds the user's own names for servers; `completion`, `complete` and `manual` are for shells and readers;
 //! - `bench` measures; `cron` and `import` work offline; `exit` and `output` define exit codes and output.
 
 mod agent;
@@ -61,6 +61,7 @@ mod runtime;
 mod script;
 mod secret_key;
 mod server;
+mod server_clock;
 mod shadow;
 mod sign_in;
 mod startup_files;

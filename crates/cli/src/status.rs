@@ -10,10 +10,11 @@ use serde_json::{Value, json};
 use crate::client::{Client, ClientArgs, text_of, time_text};
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
-use crate::list::{OVERVIEW_PAGES_MAX, items};
+use crate::list::{OVERVIEW_PAGES_MAX, all_items, items};
 use crate::node::status_text;
 use crate::paint::{Ink, Paint};
 use crate::run::cells;
+use crate::server_clock::server_now;
 use crate::table::Table;
 use crate::terminal::harmless_text;
 use crate::{clock, output};
@@ -44,6 +45,7 @@ pub(crate) struct StatusArgs {
 }
 
 /// The data for the screen.
+#[derive(Default)]
 struct StatusData {
     nodes: Vec<Value>,
     executors: Vec<Value>,
@@ -52,6 +54,8 @@ struct StatusData {
     /// Runs that are due, but were not sent to an executor in time.
     overdue_runs: Vec<Value>,
     failed_runs: Vec<Value>,
+    /// The instant back to which failed runs were searched for; `None` if older runs were not left out.
+    failures_searched_to: Option<Timestamp>,
     /// Runs that were skipped for lack of an executor or a server, because of their app's switch, or after too long a
     /// wait; the newest first.
     skipped_runs: Vec<Value>,
@@ -63,12 +67,14 @@ impl StatusArgs {
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client = self.client.client()?;
         let runs = async |status: &str| items(&client, &["runs"], &[("status", status), ("limit", PAGE_LEN)]).await;
-        let now = clock::now();
         let skipped_runs = runs("skipped").await?;
+        // What is overdue, and what ended recently, depends on the time of the server.
+        let now = server_now(&client).await;
         let is_skipped_cut = is_cut(&skipped_runs, now);
+        let (failed_runs, failures_searched_to) = newest_runs(&client, "failed,timed_out,unknown").await?;
         let data = StatusData {
             nodes: items(&client, &["nodes"], &[]).await?,
-            executors: items(&client, &["executors"], &[("limit", PAGE_LEN)]).await?,
+            executors: all_items(&client, &["executors"]).await?,
             running_runs: runs("running").await?,
             waiting_runs: runs("waiting").await?,
             overdue_runs: pending_runs_until(&client, now)
@@ -76,7 +82,8 @@ impl StatusArgs {
                 .into_iter()
                 .filter(|run| is_overdue(run, now))
                 .collect(),
-            failed_runs: newest_runs(&client, "failed,timed_out,unknown").await?,
+            failed_runs,
+            failures_searched_to,
             skipped_runs: skipped_runs.into_iter().filter(|run| is_recent_skip(run, now)).collect(),
             is_skipped_cut,
         };
@@ -106,10 +113,22 @@ impl StatusArgs {
     }
 }
 
-/// The newest runs with one of these verdicts.
-async fn newest_runs(client: &Client, statuses: &str) -> Result<Vec<Value>, Failure> {
-    let body = client.get(&["runs"], &[("status", statuses), ("limit", PAGE_LEN)]).await?.value()?;
-    Ok(body["items"].as_array().cloned().unwrap_or_default())
+/// The newest runs with one of these verdicts, and the instant back to which they were searched for, if older runs were
+/// left out. A page is empty if many newer runs have other verdicts; then the next page is read.
+async fn newest_runs(client: &Client, statuses: &str) -> Result<(Vec<Value>, Option<Timestamp>), Failure> {
+    let (mut searched_to, mut cursor) = (None, None::<String>);
+    for _ in 0..OVERVIEW_PAGES_MAX {
+        let mut query = vec![("status", statuses), ("limit", PAGE_LEN)];
+        query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
+        let page = client.get(&["runs"], &query).await?.value()?;
+        searched_to = page["searched_to"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+        let runs = page["items"].as_array().cloned().unwrap_or_default();
+        cursor = page["next_cursor"].as_str().map(str::to_owned);
+        if !runs.is_empty() || cursor.is_none() {
+            return Ok((runs, searched_to));
+        }
+    }
+    Ok((Vec::new(), searched_to))
 }
 
 /// The pending runs of fires up to this instant. Later runs are left out: servers claim fires ahead, so there may be many of
@@ -165,10 +184,10 @@ impl StatusData {
             _ => paint.ink(Ink::Red, &format!("{} overdue; see rondel doctor", count(&self.overdue_runs))),
         };
         sections.push(format!("{} {running_count} running, {waiting_count} waiting, {overdue_text}", title("Runs")));
-        sections.push(if self.failed_runs.is_empty() {
-            format!("{} none", title("Failed lately"))
-        } else {
-            format!("{}\n{}", title("Failed lately"), self.failed_lines())
+        sections.push(match (self.failed_runs.is_empty(), self.failures_searched_to) {
+            (true, None) => format!("{} none", title("Failed lately")),
+            (true, Some(at)) => format!("{} none since {}", title("Failed lately"), clock::local_text(at)),
+            (false, _) => format!("{}\n{}", title("Failed lately"), self.failed_lines()),
         });
         let count_text =
             if self.is_skipped_cut { format!("among the newest {COUNT_MAX} skipped runs") } else { String::new() };
@@ -208,7 +227,8 @@ impl StatusData {
             };
             counts[status_index] += 1;
             if status_index < 2 {
-                counts[3] += executor["running"].as_u64().unwrap_or_default();
+                // `running` is null for an executor without a stream to the server that answers.
+                counts[3] += executor["run_count"].as_u64().unwrap_or_default();
                 counts[4] += executor["slots"].as_u64().unwrap_or_default();
             }
         }
@@ -249,6 +269,14 @@ impl StatusData {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn runs_of_executors_on_other_servers_are_counted() {
+        let executor = |running: Value, run_count: u64| json!({"app": "a", "status": "online", "slots": 16, "running": running, "run_count": run_count});
+        let executors = vec![executor(json!(2), 2), executor(Value::Null, 3)];
+        let data = StatusData { executors, ..StatusData::default() };
+        assert!(data.executor_lines().contains("5 of 32"), "{}", data.executor_lines());
+    }
 
     #[test]
     fn runs_skipped_against_the_will_of_their_jobs_are_counted() {

@@ -6,10 +6,10 @@ use rondel_core::time::parse_duration;
 use serde_json::{Value, json};
 
 use crate::client::{Client, text_of, time_text};
-use crate::clock;
 use crate::delete::delete;
 use crate::exit::Failure;
 use crate::format::FormatArgs;
+use crate::server_clock::server_now;
 use crate::view::View;
 
 #[derive(Debug, Args)]
@@ -66,7 +66,8 @@ impl SilenceArgs {
                     (Some(length), _) => {
                         let length =
                             parse_duration(&length).map_err(|error| Failure::refused(format!("--for: {error}")))?;
-                        (clock::now() + length).to_string()
+                        // The server compares the end with its own clock.
+                        (server_now(client).await + length).to_string()
                     }
                     (None, until) => until.unwrap_or_default(),
                 };

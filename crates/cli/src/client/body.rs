@@ -23,6 +23,9 @@ pub(crate) struct Page<'a> {
     /// The cursor of the next page; `None` on the last page.
     #[serde(default)]
     pub(crate) next_cursor: Option<String>,
+    /// The instant back to which a search for runs went; `None` if it left out no older runs.
+    #[serde(default)]
+    pub(crate) searched_to: Option<String>,
     /// The jobs that the server cannot read.
     #[serde(default)]
     pub(crate) unreadable: Vec<UnreadableJob>,

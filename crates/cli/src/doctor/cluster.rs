@@ -11,7 +11,7 @@ use super::{Check, failed_check, passed_check, warning_check};
 use crate::client::{Client, text_of};
 use crate::clock;
 use crate::exit::Failure;
-use crate::list::items;
+use crate::list::{all_items, items, items_and_rest};
 use crate::status::pending_runs_until;
 
 /// Maximum number of apps whose jobs and problems are read; the others are only counted.
@@ -27,6 +27,8 @@ struct ClusterState {
     pending_runs: Vec<Value>,
     /// The jobs, keyed by the names of their apps.
     jobs: BTreeMap<String, Vec<Value>>,
+    /// The apps with more jobs than were read.
+    apps_with_unread_jobs: Vec<String>,
     /// The problems with the jobs that an app's code declares, keyed by the app's name.
     problems: BTreeMap<String, Vec<Value>>,
     /// The channels, and the rules and reports that name them; `None` if they cannot be read, such as for a caller who may
@@ -34,22 +36,22 @@ struct ClusterState {
     alerts: Option<Alerts>,
 }
 
-/// All checks of this module.
-pub(super) async fn checks(client: &Client) -> Vec<Check> {
-    match ClusterState::read(client).await {
-        Ok(cluster) => cluster.checks(clock::now()),
+/// All checks of this module; `now` is the time by the server's clock.
+pub(super) async fn checks(client: &Client, now: Timestamp) -> Vec<Check> {
+    match ClusterState::read(client, now).await {
+        Ok(cluster) => cluster.checks(now),
         Err(failure) => vec![failed_check("executors", failure.message(), "see above")],
     }
 }
 
 impl ClusterState {
-    async fn read(client: &Client) -> Result<Self, Failure> {
+    async fn read(client: &Client, now: Timestamp) -> Result<Self, Failure> {
         let mut cluster = Self {
             nodes: items(client, &["nodes"], &[]).await?,
-            executors: items(client, &["executors"], &[("limit", "200")]).await?,
+            executors: all_items(client, &["executors"]).await?,
             apps: items(client, &["apps"], &[]).await?,
             alerts: Alerts::read(client).await,
-            pending_runs: pending_runs_until(client, clock::now()).await?,
+            pending_runs: pending_runs_until(client, now).await?,
             ..Self::default()
         };
         let names: Vec<String> = cluster.apps.iter().map(|app| text_of(&app["name"])).collect();
@@ -58,7 +60,8 @@ impl ClusterState {
                 let problems = items(client, &["apps", &app, "declaration-problems"], &[]).await?;
                 cluster.problems.insert(app.clone(), problems);
             }
-            let jobs = items(client, &["jobs"], &[("app", &app), ("limit", "200")]).await?;
+            let (jobs, has_unread_jobs) = items_and_rest(client, &["jobs"], &[("app", &app), ("limit", "200")]).await?;
+            cluster.apps_with_unread_jobs.extend(has_unread_jobs.then(|| app.clone()));
             cluster.jobs.insert(app, jobs);
         }
         Ok(cluster)
@@ -77,6 +80,12 @@ impl ClusterState {
         checks.extend(missing_channels.map(|problem| failed_check("alerts", problem.finding, problem.remedy)));
         let disabled_channels = self.alerts.iter().flat_map(|alerts| alerts.disabled_channels(&self.jobs));
         checks.extend(disabled_channels.map(|problem| warning_check("alerts", problem.finding, problem.remedy)));
+        for app in &self.apps_with_unread_jobs {
+            let job_count = self.jobs.get(app).map_or(0, Vec::len);
+            let finding = format!("{job_count} jobs of app {app} were checked, and there are more");
+            let remedy = format!("rondel job list --all --filter 'app:{app} is:no_executor' searches all of them");
+            checks.push(warning_check("jobs", finding, remedy));
+        }
         if self.apps.len() > APP_COUNT_MAX {
             let finding = format!("{APP_COUNT_MAX} of {} apps were checked", self.apps.len());
             checks.push(warning_check("apps", finding, "rondel status shows the executors of all"));
@@ -283,6 +292,7 @@ mod tests {
                 "a".to_owned(),
                 vec![json!({"job": "j", "pointer": "/schedule/cron", "message": "is not a cron expression"})],
             )]),
+            apps_with_unread_jobs: vec!["c".to_owned()],
         };
         let findings = findings(&cluster);
         for (verdict, part) in [
@@ -295,9 +305,10 @@ mod tests {
             (Verdict::Warning, "app b has no executor online and 1 job with a schedule"),
             (Verdict::Warning, "app c has no executor online and 2 jobs with a schedule; 1 overdue run of c1 waits"),
             (Verdict::Wrong, "job \"j\" as the code of app a declares it: /schedule/cron: is not a cron"),
+            (Verdict::Warning, "2 jobs of app c were checked, and there are more"),
         ] {
             assert!(findings.iter().any(|(is, text)| *is == verdict && text.contains(part)), "{part}: {findings:#?}");
         }
-        assert_eq!(findings.len(), 9, "{findings:#?}");
+        assert_eq!(findings.len(), 10, "{findings:#?}");
     }
 }

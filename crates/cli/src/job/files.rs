@@ -82,8 +82,8 @@ pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Entry>, Failure> {
     Ok(entries)
 }
 
-/// The files with jobs in a folder and in its subfolders, sorted by name. Hidden files and folders, and folders deeper than
-/// [`DEPTH_MAX`], are skipped.
+/// The files with jobs in a folder and in its subfolders, sorted by name. Hidden files and folders are skipped. A folder
+/// deeper than [`DEPTH_MAX`] is refused: without its files, `--prune-app` would remove the jobs in them.
 fn collect_files(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let failure = |error: std::io::Error| Failure::refused(format!("cannot read {}: {error}", folder.display()));
     let mut entries = Vec::new();
@@ -97,9 +97,14 @@ fn collect_files(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Resul
             continue;
         }
         if path.is_dir() {
-            if depth < DEPTH_MAX {
-                collect_files(&path, depth + 1, files)?;
+            if depth == DEPTH_MAX {
+                let message = format!(
+                    "{}: is too deep: folders are read {DEPTH_MAX} levels down; give one that is nearer to it",
+                    path.display()
+                );
+                return Err(Failure::refused(message));
             }
+            collect_files(&path, depth + 1, files)?;
         } else if file_kind(&path).is_some() {
             files.push(path);
         }
@@ -194,6 +199,19 @@ mod tests {
         assert_eq!(entries[5].value, serde_json::json!({"name": "e", "app": "x"}));
         assert!(entries[3].place("/name").ends_with("b.yaml:4:9"), "{}", entries[3].place("/name"));
         assert!(entries[0].place("/name").ends_with("a.json:1:11"), "{}", entries[0].place("/name"));
+    }
+
+    #[test]
+    fn a_folder_that_is_too_deep_is_not_skipped() {
+        let root = tempfile::tempdir().unwrap();
+        let deepest = (0..DEPTH_MAX).fold(root.path().to_owned(), |folder, _| folder.join("a"));
+        std::fs::create_dir_all(&deepest).unwrap();
+        std::fs::write(deepest.join("b.yaml"), "name: b\n").unwrap();
+        assert_eq!(read_all(&[root.path().to_owned()]).unwrap().len(), 1);
+        std::fs::create_dir(deepest.join("c")).unwrap();
+        std::fs::write(deepest.join("c/d.yaml"), "name: d\n").unwrap();
+        let refusal = read_all(&[root.path().to_owned()]).unwrap_err();
+        assert!(refusal.message().contains("is too deep"), "{}", refusal.message());
     }
 
     #[test]

@@ -145,6 +145,7 @@ impl RunArgs {
                 let query: Vec<_> = job.into_iter().chain(status).chain(filter).chain(sort).collect();
                 let runs = list::read(&client, "runs", &query, &args.bounds).await?;
                 VIEW.print_list(&runs, format)?;
+                report_bounded_search(&runs, args.sort.as_deref())?;
                 report_deleted_job(&runs)
             }
             RunCommand::Get(args) => {
@@ -204,6 +205,19 @@ impl RunArgs {
             }
         }
     }
+}
+
+/// Reports on stderr if older runs were not searched. A list of the newest runs continues until enough runs are found;
+/// in another order, the server compares only the newest runs of the period.
+fn report_bounded_search(runs: &Body, sort: Option<&str>) -> Result<(), Failure> {
+    let page = runs.page()?;
+    let has_other_order = sort.is_some_and(|sort| sort != "newest");
+    if let Some(searched_to) = page.searched_to.filter(|_| has_other_order || page.next_cursor.is_none()) {
+        output::print_message(&format!(
+            "runs from before {searched_to} were not searched; --until with this instant searches among older ones"
+        ));
+    }
+    Ok(())
 }
 
 /// Reports on stderr if the job of the first listed run has been deleted.

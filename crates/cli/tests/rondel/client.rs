@@ -156,6 +156,99 @@ fn answering(answers: &'static [(&'static str, &'static str)]) -> (String, std::
     (url, answering)
 }
 
+/// A server that gives these answers, one for each connection. Each pair is a text that the request must contain, and
+/// the answer after its status line. Returns the bodies of the requests.
+fn replying(answers: &'static [(&'static str, &'static str)]) -> (String, std::thread::JoinHandle<Vec<String>>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let replying = std::thread::spawn(move || {
+        let mut bodies = Vec::new();
+        for (request, answer) in answers {
+            let mut stream = BufReader::new(listener.accept().unwrap().0);
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                assert_ne!(stream.read_line(&mut head).unwrap(), 0, "{head}");
+            }
+            assert!(head.contains(request), "{request} is not in {head}");
+            let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()?.parse().ok());
+            let mut body = vec![0_u8; length.unwrap_or(0)];
+            stream.read_exact(&mut body).unwrap();
+            bodies.push(String::from_utf8(body).unwrap());
+            let answer = format!("HTTP/1.1 200 OK\r\nconnection: close\r\n{answer}");
+            stream.get_mut().write_all(answer.as_bytes()).unwrap();
+        }
+        bodies
+    });
+    (url, replying)
+}
+
+#[test]
+fn a_silence_ends_by_the_clock_of_the_server() {
+    let (url, answers) = replying(&[
+        ("GET /livez ", "date: Sun, 08 Mar 2026 07:00:00 GMT\r\ncontent-length: 0\r\n\r\n"),
+        ("POST /api/v1/silences ", "content-length: 2\r\n\r\n{}"),
+    ]);
+    let output = run(&["alert", "silence", "add", "--job", "a", "--for", "2h", "--server", &url]);
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    let bodies = answers.join().unwrap();
+    assert!(bodies[1].contains("\"ends_at\":\"2026-03-08T09:00:00Z\""), "{bodies:?}");
+}
+
+#[test]
+fn the_status_is_that_of_the_time_of_the_server() {
+    const NONE: &str = "\r\n{\"items\":[],\"next_cursor\":null}";
+    let (url, answers) = replying(&[
+        ("GET /api/v1/runs?status=skipped&", NONE),
+        ("GET /livez ", "date: Sun, 08 Mar 2026 07:00:00 GMT\r\ncontent-length: 0\r\n\r\n"),
+        // The newest runs without success are all skipped, and a failed one comes after them.
+        (
+            "GET /api/v1/runs?status=failed%2Ctimed_out%2Cunknown&limit=200 ",
+            "\r\n{\"items\":[],\"next_cursor\":\"c1\",\"searched_to\":\"2026-03-08T04:00:00Z\"}",
+        ),
+        (
+            "&limit=200&cursor=c1 ",
+            "\r\n{\"items\":[{\"id\":\"7\",\"job\":\"close\",\"status\":\"failed\"}],\"next_cursor\":null}",
+        ),
+        ("GET /api/v1/nodes ", NONE),
+        ("GET /api/v1/executors?", NONE),
+        ("GET /api/v1/runs?status=running&", NONE),
+        ("GET /api/v1/runs?status=waiting&", NONE),
+        (
+            "GET /api/v1/runs?status=pending&q=until%3A2026-03-08T07%3A00%3A00Z&",
+            "\r\n{\"items\":[{\"id\":\"8\",\"due_at\":\"2026-03-08T06:59:50Z\"},{\"id\":\"9\",\"due_at\":\"2026-03-08T06:59:58Z\"}]}",
+        ),
+    ]);
+    let output = run(&["status", "--server", &url]);
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    answers.join().unwrap();
+    assert!(output.stdout.contains("0 running, 0 waiting, 1 overdue"), "{}", output.stdout);
+    assert!(output.stdout.contains("Failed lately\n") && output.stdout.contains("close"), "{}", output.stdout);
+}
+
+#[test]
+fn a_search_that_left_out_older_runs_is_reported() {
+    let (url, answers) = replying(&[(
+        "GET /api/v1/runs?sort=longest&limit=1 ",
+        "\r\n{\"items\":[{\"id\":\"7\"}],\"next_cursor\":\"c1\",\"searched_to\":\"2026-03-08T04:00:00Z\"}",
+    )]);
+    let output = run(&["run", "list", "--sort", "longest", "--limit", "1", "-o", "name", "--server", &url]);
+    assert_eq!((output.code, output.stdout.as_str()), (Some(0), "7\n"), "{}", output.stderr);
+    assert!(output.stderr.contains("runs from before 2026-03-08T04:00:00Z were not searched"), "{}", output.stderr);
+    answers.join().unwrap();
+    // The search continues on the next page, and its end is that of the whole list.
+    let (url, answers) = replying(&[
+        (
+            "GET /api/v1/runs?q=%22refused%22&limit=50 ",
+            "\r\n{\"items\":[],\"next_cursor\":\"c1\",\"searched_to\":\"2026-03-08T04:00:00Z\"}",
+        ),
+        ("&limit=50&cursor=c1 ", "\r\n{\"items\":[],\"next_cursor\":null}"),
+    ]);
+    let output = run(&["run", "list", "--text", "refused", "-o", "json", "--server", &url]);
+    assert_eq!(output.stdout, "{\"items\":[],\"next_cursor\":null}\n", "{}", output.stderr);
+    assert_eq!(output.stderr, "");
+    answers.join().unwrap();
+}
+
 #[test]
 fn a_server_that_restarts_ends_no_waiting() {
     let (url, answers) = answering(&[
