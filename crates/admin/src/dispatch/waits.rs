@@ -128,9 +128,10 @@ pub(super) fn note_all_waits(d: &mut Decision<'_>) {
         notes.push(NotedWait { run, attempt, detail: Box::new(detail_so_far.with_wait(*detail)), place });
     }
     require_marks(d, &notes);
-    while !notes.is_empty() {
-        let later_notes = notes.split_off(notes.len().min(NOTE_COUNT_MAX));
-        d.step(Step::NoteWaits(std::mem::replace(&mut notes, later_notes)));
+    let mut notes = notes.into_iter();
+    while !notes.as_slice().is_empty() {
+        // A new list for each step: a list that is only shortened would keep its memory until its step has been performed.
+        d.step(Step::NoteWaits(notes.by_ref().take(NOTE_COUNT_MAX).collect()));
     }
 }
 

@@ -2,6 +2,7 @@
 //! runs are named by the second at which they are due.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
 use rondel_core::reason::{ObstacleKind, ReasonDetail, WaitFor};
@@ -13,7 +14,7 @@ use serde_json::json;
 use super::tests::{DEAD, NOTHING, answer, plain, run, session_of, world_with_executors};
 use super::world::{World, retry_outcome, verdict};
 use super::*;
-use crate::dispatch::event::{Reply, Report, RollCallRun};
+use crate::dispatch::event::{Reply, Report, Responder, RollCallRun};
 use crate::dispatch::tests_support::{definition, ready};
 
 /// A row with a recorded wait proves that no executor has the run. The run is marked before it is sent, because the mark withdraws that proof.
@@ -42,6 +43,22 @@ fn a_run_with_a_noted_wait_is_marked_before_it_is_sent() {
     world.around.now = Timestamp::from_secs(5);
     world.on(Event::Round(Vec::new()));
     assert!(world.at(5.0).contains(&"mark 1 5".to_owned()));
+}
+
+/// Each step has only the memory of its own waits: thousands of steps may wait for the database at the same time.
+#[test]
+fn the_waits_of_many_runs_take_no_memory_twice() {
+    let mut world = World::new();
+    world.arrive((1..=1_000).map(plain));
+    world.at(1_001.0);
+    let effects = world.on(Event::Drain(Responder::new(|()| {}), Duration::from_secs(1)));
+    let noted = effects.iter().filter_map(|effect| match effect {
+        Effect::Store(Step::NoteWaits(notes)) => Some((notes.len(), notes.capacity())),
+        _ => None,
+    });
+    let (lengths, capacities): (Vec<usize>, Vec<usize>) = noted.unzip();
+    assert_eq!(lengths.iter().sum::<usize>(), 1_000);
+    assert!(capacities.iter().sum::<usize>() <= 1_000, "{capacities:?}");
 }
 
 /// The step that stores the waits at this second.
