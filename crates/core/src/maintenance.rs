@@ -109,7 +109,7 @@ pub fn plan_within(
         return skip_until(job, anchor, (next_fire_at, end));
     }
     if let Some(held_from) = cursor.held_from {
-        return decide_held_fires(job, anchor, (held_from, next_fire_at), all_windows);
+        return decide_held_fires(job, (anchor, look_ahead.now), (held_from, next_fire_at), all_windows);
     }
     let present_end = windows_at(look_ahead.now).map(|window| window.ends_at).max();
     if let Some(end) = present_end.filter(|_| next_fire_at < missed_before(job, id, look_ahead)) {
@@ -167,7 +167,7 @@ fn skip_until(job: &Job, anchor: Timestamp, (from, end): (Timestamp, Timestamp))
 /// a skipping window are skipped whatever the policy.
 fn decide_held_fires(
     job: &Job,
-    anchor: Timestamp,
+    (anchor, now): (Timestamp, Timestamp),
     (from, end): (Timestamp, Timestamp),
     windows: &[MaintenanceWindow],
 ) -> Plan {
@@ -178,6 +178,8 @@ fn decide_held_fires(
             Some(at) if at == from => (skipped_until(windows, from).min(end), (0, MisfireKeep::Newest)),
             next => (next.map_or(end, |at| at.min(end)), policy),
         };
+        // As in `plan_within`: fires that have passed and fires that are ahead get separate rows.
+        let to = if from + REPLAN_WITHIN < now { to.min(now) } else { to };
         let missed_plan = skip_missed(&job.timetable, anchor, from, to, catch_up_limit);
         (from, next_unskipped, has_more_held_fires) =
             (to, missed_plan.next_missed, missed_plan.next_missed.is_some() && catch_up_limit == policy);

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::id::{NodeId, RunId};
+use crate::id::{JobId, NodeId, RunId};
 use crate::job::Job;
 use crate::reason::Reason;
 use crate::run::{Run, RunJob};
@@ -213,11 +213,11 @@ pub struct UnsentFire {
 /// policy runs one missed fire, it is the newest one of the job, whether that fire already has a row or a scan has yet to find
 /// it.
 #[must_use]
-pub fn runs_late(job: &Job, anchor: Timestamp, fire: UnsentFire, taken_up_at: Timestamp) -> bool {
+pub fn runs_late(job: &Job, (id, anchor): (JobId, Timestamp), fire: UnsentFire, taken_up_at: Timestamp) -> bool {
     if fire.due_at >= taken_up_at - job.misfire.tolerance {
         return true;
     }
-    let missed_before = taken_up_at - job.misfire.tolerance - job.timetable.jitter_max();
+    let missed_before = taken_up_at - job.misfire.tolerance - job.timetable.jitter_max_of(id);
     match job.misfire.policy {
         MisfirePolicy::Skip => false,
         MisfirePolicy::Once => job.timetable.next_until(anchor, fire.fire_at, just_before(missed_before)).is_none(),
@@ -275,7 +275,8 @@ mod tests {
             let spec = json!({"name": "a", "app": "b", "handler": "c", "schedule": {"every": "1s"}, "misfire": {"policy": policy}});
             let job = serde_json::from_value::<JobSpec>(spec).unwrap().compile().unwrap();
             let fire = UnsentFire { fire_at: Timestamp::from_secs(fire_at), due_at: Timestamp::from_secs(fire_at) };
-            assert_eq!(runs_late(&job, Timestamp::EPOCH, fire, Timestamp::from_secs(100)), runs, "{policy} {fire_at}");
+            let key = (JobId::new(1), Timestamp::EPOCH);
+            assert_eq!(runs_late(&job, key, fire, Timestamp::from_secs(100)), runs, "{policy} {fire_at}");
         }
     }
 
@@ -302,7 +303,7 @@ mod tests {
         let job = job.unwrap().compile().unwrap();
         let run_job = RunJob {
             namespace: crate::NamespaceId::new(1),
-            job: crate::JobId::new(1),
+            job: JobId::new(1),
             job_version: 1,
             app: crate::AppId::new(1),
         };

@@ -34,6 +34,8 @@ pub(crate) struct Journal {
     results_bytes: AtomicUsize,
     /// The size of the file of results after it was last rewritten.
     rewritten_bytes: AtomicUsize,
+    /// The number of results in the file after it was last rewritten.
+    rewritten_count: AtomicUsize,
     /// Whether the last write failed, perhaps in the middle of a line.
     is_torn: AtomicBool,
     /// Whether a server has welcomed this incarnation, and this is not on disk yet.
@@ -113,6 +115,7 @@ impl Journal {
             results: Mutex::new(file),
             results_bytes: AtomicUsize::new(0),
             rewritten_bytes: AtomicUsize::new(0),
+            rewritten_count: AtomicUsize::new(0),
             is_torn: AtomicBool::new(false),
             is_welcome_pending: AtomicBool::new(false),
             _lock: lock_file,
@@ -140,11 +143,13 @@ impl Journal {
 
     /// Whether the journal should be rewritten, because few of its lines are still needed. `needed_count` is their number.
     /// Lines can be much longer than usual. A journal whose lines are all needed is therefore rewritten only each time
-    /// that its size has doubled, and not with every result.
+    /// that its size has doubled, or that half of them are no longer needed, and not with every result.
     pub(crate) fn needs_shrinking(&self, needed_count: usize) -> bool {
         let bytes = self.results_bytes.load(Ordering::Relaxed);
         let has_doubled = bytes / 2 >= self.rewritten_bytes.load(Ordering::Relaxed);
-        let is_mostly_unneeded = bytes > REWRITE_BYTES && has_doubled && needed_count * LINE_BYTES < bytes / 2;
+        let has_halved = needed_count <= self.rewritten_count.load(Ordering::Relaxed) / 2;
+        let is_mostly_unneeded =
+            bytes > REWRITE_BYTES && (has_doubled || has_halved) && needed_count * LINE_BYTES < bytes / 2;
         bytes > 0 && (needed_count == 0 || is_mostly_unneeded)
     }
 
@@ -161,6 +166,7 @@ impl Journal {
         }
         self.results_bytes.store(text.len(), Ordering::Relaxed);
         self.rewritten_bytes.store(text.len(), Ordering::Relaxed);
+        self.rewritten_count.store(results.len(), Ordering::Relaxed);
         self.is_torn.store(false, Ordering::Relaxed);
         Ok(())
     }

@@ -83,8 +83,9 @@ impl RefreshState {
     /// Records the executors that are expected back: they have runs, and either a user has removed them, or their registrations have ended
     /// or end before the next ones are due.
     pub(crate) fn note_expected_executors(&mut self, expected_executors: Vec<XxlExecutor>, now: Instant) {
-        let removed_executors = expected_executors.iter().filter(|executor| is_removed_by_hand(executor));
-        self.registered_by_hand.extend(removed_executors.cloned());
+        let known_ids: HashSet<ExecutorId> = self.registered_by_hand.iter().map(|executor| executor.id).collect();
+        let is_new = |executor: &&XxlExecutor| is_removed_by_hand(executor) && !known_ids.contains(&executor.id);
+        self.registered_by_hand.extend(expected_executors.iter().filter(is_new).cloned());
         (self.expected_executors, self.first_refresh_at) = (expected_executors, Some(now));
     }
 

@@ -142,7 +142,8 @@ impl ReadyRun {
         let fire = UnsentFire { fire_at: run.fire_at, due_at: run.due_at };
         let is_judged = is_never_sent && !self.is_queued_in_time(now) && !mutant::on(Mutant::NoMisfireAtTick);
         let taken_up_at = self.taken_up_at.map_or(now, |at| at.min(now));
-        is_judged && !runs_late(&self.definition.job, self.definition.anchor, fire, taken_up_at)
+        let key = (self.definition.id, self.definition.anchor);
+        is_judged && !runs_late(&self.definition.job, key, fire, taken_up_at)
     }
 }
 

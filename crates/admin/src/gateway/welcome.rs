@@ -63,6 +63,10 @@ impl NamedServers {
     /// Sends another welcome if other servers live now, by the list of the last beat. An empty list is not sent: it only means that this node
     /// has not renewed its lease in time.
     pub(super) fn update(&self, shared: &Shared, session: &SessionHandle) {
+        // Without fresh beats, the leases in the list end one after the other, although their servers may live.
+        if shared.membership.remaining_lease() < shared.config.lease / 2 {
+            return;
+        }
         let (nodes, now) = (shared.membership.nodes(), shared.clock.now());
         let mut named_urls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_unchanged = living_urls(&nodes, now).eq(named_urls.iter().map(String::as_str));

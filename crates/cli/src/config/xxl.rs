@@ -38,11 +38,11 @@ pub(super) fn xxl_config(settings: &ServerValues) -> Result<Option<XxlConfig>, F
             matches!(*first_path_part, "api" | "n" | "static" | "sign-in" | "rondel.v1.Gateway")
                 || rondel_web::route_table().iter().any(|route| route.path.split('/').nth(1) == Some(*first_path_part))
         };
-        // The server appends `/api` to the prefix.
+        // The server appends `/api` to each prefix, so the routes of this one would be those of the usual prefix.
         let is_own_path = |path_parts: Vec<&str>| {
             path_parts.iter().all(|path_part| is_valid_part(path_part))
                 && !path_parts.first().is_some_and(is_reserved_part)
-                && path_parts.last() != Some(&"api")
+                && path_parts != ["xxl-job-admin", "api"]
         };
         if !path_parts.is_some_and(is_own_path) {
             return refusal("xxl_prefix", format!("{prefix:?} is not a path of its own; write it as /scheduler"));

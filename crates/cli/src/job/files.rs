@@ -97,6 +97,9 @@ fn collect_files(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Resul
             continue;
         }
         if path.is_dir() {
+            if depth == DEPTH_MAX && !has_job_files(&path)? {
+                continue;
+            }
             if depth == DEPTH_MAX {
                 let message = format!(
                     "{}: is too deep: folders are read {DEPTH_MAX} levels down; give one that is nearer to it",
@@ -110,6 +113,19 @@ fn collect_files(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Resul
         }
     }
     Ok(())
+}
+
+/// Whether a folder has files that may contain jobs, or folders that may have such files.
+fn has_job_files(folder: &Path) -> Result<bool, Failure> {
+    let failure = |error: std::io::Error| Failure::refused(format!("cannot read {}: {error}", folder.display()));
+    for entry in std::fs::read_dir(folder).map_err(failure)? {
+        let entry = entry.map_err(failure)?;
+        let is_hidden = entry.file_name().to_string_lossy().starts_with('.');
+        if !is_hidden && (entry.path().is_dir() || file_kind(&entry.path()).is_some()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -209,6 +225,8 @@ mod tests {
         std::fs::write(deepest.join("b.yaml"), "name: b\n").unwrap();
         assert_eq!(read_all(&[root.path().to_owned()]).unwrap().len(), 1);
         std::fs::create_dir(deepest.join("c")).unwrap();
+        std::fs::write(deepest.join("c/notes.txt"), "no job\n").unwrap();
+        assert_eq!(read_all(&[root.path().to_owned()]).unwrap().len(), 1, "no file with jobs is left out");
         std::fs::write(deepest.join("c/d.yaml"), "name: d\n").unwrap();
         let refusal = read_all(&[root.path().to_owned()]).unwrap_err();
         assert!(refusal.message().contains("is too deep"), "{}", refusal.message());

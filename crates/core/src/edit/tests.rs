@@ -264,7 +264,7 @@ fn a_row_whose_new_start_has_passed_starts_at_the_edit_and_is_not_missed() {
     let plan = plan_edit(Some(&plain), context);
     assert_eq!(plan.kept_rows, [MovedRow { id: waiting.id, due_at: context.now }]);
     let moved = UnsentFire { fire_at: waiting.fire_at, due_at: plan.kept_rows[0].due_at };
-    assert!(runs_late(&plain, Timestamp::EPOCH, moved, context.now + Duration::from_secs(2)));
+    assert!(runs_late(&plain, (context.job, Timestamp::EPOCH), moved, context.now + Duration::from_secs(2)));
 }
 
 #[test]

@@ -128,7 +128,11 @@ impl RunLog {
             let cut_notice = LogLine { at_ms: at.as_millis(), level: "warn".to_owned(), text };
             return self.append(&mut state, cut_notice, LINE_OVERHEAD);
         }
-        if !self.has_room_for(&state, bytes, UNSENT_BYTES_MAX) {
+        // After a drop, a log takes lines again only once a whole chunk has room. Otherwise each line that fits could become a
+        // chunk.
+        let is_dropping = state.dropped_line_count > 0 && state.pending_lines.is_empty();
+        let needed_bytes = if is_dropping { bytes.max(CHUNK_BYTES) } else { bytes };
+        if !self.has_room_for(&state, needed_bytes, UNSENT_BYTES_MAX) {
             // The count of a chunk stands before the chunk's lines, so the lines before a dropped one end their chunk.
             state.seal(self.key);
             state.dropped_line_count += 1;

@@ -13,18 +13,18 @@ use sqlx::pool::PoolConnection;
 use sqlx::{Any, SqlStr, Transaction};
 use tokio::runtime::Handle;
 
-use super::pools::Pools;
+use super::pools::{LivePools, Pools};
 
 type BeginResult = sqlx::Result<Transaction<'static, Any>>;
 
-/// A transaction that begins in a session of `pools`. If the caller is dropped, the transaction still begins, and is then rolled back.
+/// A transaction that begins in a session of the second of `pools`. If the caller is dropped, the transaction still begins, and is then rolled back.
 pub(super) struct BeginTransaction {
     begin_future: Option<Pin<Box<dyn Future<Output = BeginResult> + Send>>>,
-    pools: Arc<Pools>,
+    pools: (Arc<LivePools>, Arc<Pools>),
 }
 
 impl BeginTransaction {
-    pub(super) fn new(session: PoolConnection<Any>, statement: SqlStr, pools: Arc<Pools>) -> Self {
+    pub(super) fn new(session: PoolConnection<Any>, statement: SqlStr, pools: (Arc<LivePools>, Arc<Pools>)) -> Self {
         Self { begin_future: Some(Transaction::begin(session, Some(statement))), pools }
     }
 }
@@ -45,11 +45,10 @@ impl Future for BeginTransaction {
 impl Drop for BeginTransaction {
     fn drop(&mut self) {
         let (Some(begin_future), Ok(runtime)) = (self.begin_future.take(), Handle::try_current()) else { return };
-        // There is no time limit: a session that is given up before the database has answered would return to the pool, and be inside
-        // the transaction once the answer comes. If the database does not answer, all sessions are replaced, and those of replaced
-        // pools are closed when they return. Like the pool's own tasks, this task is not registered with the process's task tracker:
-        // closing the pool waits for it.
-        let pools = Arc::clone(&self.pools);
-        drop(runtime.spawn(async move { pools.until_replaced(begin_future).await }));
+        // A session that was given up before the database has answered would return to the pool, and be inside the transaction once the
+        // answer comes. If there is no answer, all sessions are therefore replaced: those of replaced pools are closed when they return.
+        // Like the pool's own tasks, this task is not registered with the process's task tracker: closing the pool waits for it.
+        let (live_pools, pools) = (Arc::clone(&self.pools.0), Arc::clone(&self.pools.1));
+        drop(runtime.spawn(async move { live_pools.answer(&pools, begin_future).await }));
     }
 }

@@ -77,7 +77,7 @@ use crate::{DatabaseTroubleKind, Result, StoreError};
 /// The store on a database.
 #[derive(Debug)]
 pub struct SqlStore {
-    pools: LivePools,
+    pools: Arc<LivePools>,
     statements: RenderedStatements,
     /// The last run that healing has checked, among the runs whose ends jobs wait for; 0 before the first.
     heal_cursor: AtomicI64,
@@ -165,7 +165,8 @@ impl SqlStore {
     async fn begin(&self, operation: &'static str) -> Result<Tx<'_>> {
         let (pools, begin_text) = (self.pools.current_pools(), AssertSqlSafe(Arc::clone(&self.sessions.begin_text)));
         let session = pools.write.acquire().await.map_err(|source| self.to_store_error(operation, source))?;
-        let begin = BeginTransaction::new(session, begin_text.into_sql_str(), Arc::clone(&pools));
+        let begin =
+            BeginTransaction::new(session, begin_text.into_sql_str(), (Arc::clone(&self.pools), Arc::clone(&pools)));
         let inner = self.pools.answer(&pools, begin).await;
         let inner = inner.map_err(|source| self.to_store_error(operation, source))?;
         Ok(Tx { inner, store: self, pools, operation, size: self.statement_size() })

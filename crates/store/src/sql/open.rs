@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize};
 use std::time::Duration;
 
@@ -58,7 +59,7 @@ impl SqlStore {
         };
         let statement_timeout = Some(config.statement_timeout).filter(|_| dialect != Dialect::Sqlite);
         let store = Self {
-            pools: LivePools::open((sessions.clone(), options), sizes, statement_timeout),
+            pools: Arc::new(LivePools::open((sessions.clone(), options), sizes, statement_timeout)),
             statements: RenderedStatements::new(dialect),
             heal_cursor: AtomicI64::new(0),
             recount_cursor: AtomicI64::new(0),

@@ -27,7 +27,7 @@ pub(super) struct Pools {
 
 impl Pools {
     /// Awaits work in these sessions. The work ends with an error if the sessions are replaced.
-    pub(super) async fn until_replaced<T>(&self, work: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
+    async fn until_replaced<T>(&self, work: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
         let mut replacements = self.is_replaced.subscribe();
         tokio::select! {
             result = work => result,

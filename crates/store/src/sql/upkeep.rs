@@ -54,12 +54,13 @@ const READ_SHARDS: Statement = Statement {
            AND shard.fire_at_ms = whole.fire_at_ms AND shard.cause = whole.cause AND shard.shard_index >= 0 \
            WHERE whole.id {in_list} ORDER BY whole.id, shard.id LIMIT ?",
 };
-/// The newest ended root run of each of these jobs that is a pump job, among the root runs planned before an instant.
+/// The newest ended root run of each of these jobs that is a pump job, among the root runs planned before an instant. Walks backwards
+/// through the index of fires, and stops at the first one.
 pub(super) const READ_NEWEST_PUMP_ROOTS: Statement = Statement {
     name: "read_newest_pump_roots",
-    text: "SELECT run.job_id, MAX(run.fire_at_ms) AS fire_at_ms FROM pump_job JOIN run ON run.job_id = pump_job.job_id \
-           WHERE pump_job.job_id {in_list} AND run.fire_at_ms < ? AND run.shard_index = -1 \
-           AND run.status NOT IN ('pending', 'waiting', 'running') GROUP BY run.job_id",
+    text: "SELECT pump_job.job_id, (SELECT run.fire_at_ms FROM run WHERE run.job_id = pump_job.job_id AND run.fire_at_ms < ? \
+           AND run.shard_index = -1 AND run.status NOT IN ('pending', 'waiting', 'running') \
+           ORDER BY run.fire_at_ms DESC LIMIT 1) AS fire_at_ms FROM pump_job WHERE pump_job.job_id {in_list}",
 };
 const LOCK_OLD_RUNS: Statement = Statement {
     name: "lock_old_runs",
@@ -187,11 +188,12 @@ impl SqlStore {
             return Ok(HashSet::new());
         }
         let jobs: Vec<i64> = jobs.into_iter().collect();
-        let query = Query::new(&READ_NEWEST_PUMP_ROOTS).list(jobs.into_iter()).at(finished_before);
+        let query = Query::new(&READ_NEWEST_PUMP_ROOTS).at(finished_before).list(jobs.into_iter());
         let mut newest_instants: HashMap<i64, i64> = HashMap::new();
         for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run");
-            newest_instants.insert(columns.int("job_id")?, columns.int("fire_at_ms")?);
+            let (job, newest_instant) = (columns.int("job_id")?, columns.opt_int("fire_at_ms")?);
+            newest_instants.extend(newest_instant.map(|at| (job, at)));
         }
         let is_newest = |run: &&OldRun| newest_instants.get(&run.key.0).is_some_and(|newest| run.key.1 >= *newest);
         Ok(runs.iter().filter(|run| run.is_broadcast()).filter(is_newest).map(|run| run.id).collect())
