@@ -23,14 +23,14 @@ async fn token_of(server: &Server, role: &str) -> String {
 }
 
 /// A browser that was signed in by a link of this caller.
-struct Browser {
+pub(crate) struct Browser {
     url: String,
     cookie: String,
     client: reqwest::Client,
 }
 
 impl Browser {
-    async fn sign_in(server: &Server, api: &Api) -> Self {
+    pub(crate) async fn sign_in(server: &Server, api: &Api) -> Self {
         let link = api.post("/api/v1/sign-in-links", json!({})).await.expect(201);
         let token = link["path"].as_str().and_then(|path| path.split_once("token=")).expect("a link").1.to_owned();
         let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().expect("a client");
@@ -40,13 +40,13 @@ impl Browser {
         browser
     }
 
-    async fn get(&self, path: &str) -> String {
+    pub(crate) async fn get(&self, path: &str) -> String {
         let request = self.client.get(format!("{}/n/default{path}", self.url)).header("cookie", &self.cookie);
         request.header("accept", "text/html").send().await.expect("an answer").text().await.expect("a page")
     }
 
     /// Sends a form; returns status, cookie and page.
-    async fn post(&self, path: &str, form: &str) -> (u16, String, String) {
+    pub(crate) async fn post(&self, path: &str, form: &str) -> (u16, String, String) {
         let request = self.client.post(format!("{}{path}", self.url)).header("cookie", &self.cookie);
         let request = request.header("origin", &self.url).header("accept", "text/html").body(form.to_owned());
         let answer =

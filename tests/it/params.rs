@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+use crate::overrides::Browser;
+
 const LIMIT: Duration = Duration::from_secs(20);
 const HANDLERS: &str = "/api/v1/apps/billing/handlers";
 
@@ -74,24 +76,9 @@ fn job(name: &str, change: &Value) -> Value {
     job
 }
 
-/// A client for the console, with the cookie of a user who signed in by a link of this caller.
-async fn sign_in(server: &Server, api: &Api) -> (reqwest::Client, String) {
-    let link = api.post("/api/v1/sign-in-links", json!({})).await.expect(201);
-    let token = link["path"].as_str().and_then(|path| path.split_once("token=")).expect("a link").1.to_owned();
-    let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().expect("a client");
-    let form = format!("token={token}&next=/jobs");
-    let request = client.post(format!("{}/sign-in", server.url())).header("origin", server.url()).body(form);
-    let answer = request.header("content-type", "application/x-www-form-urlencoded").send().await.expect("an answer");
-    let cookie = answer.headers()["set-cookie"].to_str().expect("text").split(';').next().expect("a cookie").to_owned();
-    (client, cookie)
-}
-
 /// A page of the console, for a user who signed in by a link.
 async fn page(server: &Server, path: &str) -> String {
-    let (client, cookie) = sign_in(server, &server.api()).await;
-    let request =
-        client.get(format!("{}/n/default{path}", server.url())).header("cookie", cookie).header("accept", "text/html");
-    request.send().await.expect("an answer").text().await.expect("a page")
+    Browser::sign_in(server, &server.api()).await.get(path).await
 }
 
 /// The pointers of a refusal, and the message for the first of them.
@@ -191,15 +178,11 @@ async fn the_audit_entry_of_a_refused_form_names_its_job() {
     let token = json!({"kind": "api", "name": "scoped", "grants": grants});
     let token = api.post("/api/v1/tokens", token).await.expect(201);
     let scoped = Api::new(server.url(), token["token"].as_str().expect("a secret"));
-    let (client, cookie) = sign_in(&server, &scoped).await;
+    let browser = Browser::sign_in(&server, &scoped).await;
     // A form without a version is a conflict.
     let form = "name=own&app=billing&handler=import&kind=none&retry_max=0&retry_backoff=10s";
-    let request = client.post(format!("{}/n/default/jobs/own/edit", server.url())).header("cookie", cookie);
-    let request = request.header("origin", server.url()).header("accept", "text/html");
-    let request = request.header("content-type", "application/x-www-form-urlencoded").body(form);
-    let answer = request.send().await.expect("an answer");
-    assert_eq!(answer.status().as_u16(), 409);
-    let page = answer.text().await.expect("a page");
+    let (status, _, page) = browser.post("/n/default/jobs/own/edit", form).await;
+    assert_eq!(status, 409);
     assert!(page.contains("value=\"billing\"") && !page.contains("param.text.table"), "{page}");
     let log = api.get("/api/v1/audit?action=job.change&limit=1").await.expect(200);
     let entry = &log["items"][0];

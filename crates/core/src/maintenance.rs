@@ -103,10 +103,7 @@ pub fn plan_within(
         let hold_starts =
             windows_in_effect.iter().filter(|window| window.fires == FiresInside::Hold).map(|window| window.starts_at);
         let end = hold_starts.filter(|starts_at| *starts_at > next_fire_at).fold(end, std::cmp::min);
-        // After a long stall, fires that have passed and fires that are ahead get separate rows (see `SKIPPED_AHEAD_MAX`).
-        let is_old = next_fire_at + REPLAN_WITHIN < look_ahead.now;
-        let end = if is_old { end.min(look_ahead.now) } else { end };
-        return skip_until(job, anchor, (next_fire_at, end));
+        return skip_until(job, anchor, (next_fire_at, row_end((next_fire_at, end), look_ahead.now)));
     }
     if let Some(held_from) = cursor.held_from {
         return decide_held_fires(job, (anchor, look_ahead.now), (held_from, next_fire_at), all_windows);
@@ -156,6 +153,12 @@ fn hold_until(cursor: Cursor, end: Timestamp) -> Plan {
     Plan { next: Some(end), held_from: cursor.held_from.or(Some(cursor.next_fire_at)), ..Plan::default() }
 }
 
+/// The end of a row of skipped fires from `from` to `end`. After a long stall, fires that have passed and fires that are ahead get separate
+/// rows (see [`SKIPPED_AHEAD_MAX`]).
+fn row_end((from, end): (Timestamp, Timestamp), now: Timestamp) -> Timestamp {
+    if from + REPLAN_WITHIN < now { end.min(now) } else { end }
+}
+
 /// Skips every fire from `from` to just before `end`.
 fn skip_until(job: &Job, anchor: Timestamp, (from, end): (Timestamp, Timestamp)) -> Plan {
     let skipped_plan = skip_missed(&job.timetable, anchor, from, end, (0, MisfireKeep::Newest));
@@ -178,8 +181,7 @@ fn decide_held_fires(
             Some(at) if at == from => (skipped_until(windows, from).min(end), (0, MisfireKeep::Newest)),
             next => (next.map_or(end, |at| at.min(end)), policy),
         };
-        // As in `plan_within`: fires that have passed and fires that are ahead get separate rows.
-        let to = if from + REPLAN_WITHIN < now { to.min(now) } else { to };
+        let to = row_end((from, to), now);
         let missed_plan = skip_missed(&job.timetable, anchor, from, to, catch_up_limit);
         (from, next_unskipped, has_more_held_fires) =
             (to, missed_plan.next_missed, missed_plan.next_missed.is_some() && catch_up_limit == policy);

@@ -7,7 +7,7 @@ use sqlx::mysql::MySqlDatabaseError;
 /// The result of the store's methods.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
-/// A statement or transaction failed. Its changes are not kept, but may be if [`StoreError::is_outcome_unknown`].
+/// A statement or transaction failed. None of its changes are kept; if [`StoreError::is_outcome_unknown`], they may have been committed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The database did not answer, or answered that it cannot serve the call now. The same call may succeed later.

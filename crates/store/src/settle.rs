@@ -120,20 +120,22 @@ pub(crate) fn judge(row: RunRow, attempt_end: &AttemptEnd) -> Judgement {
         decide_next(attempt_end.policy, facts, attempt_end.outcome, attempt_end.finished_at, attempt_end.jitter);
     if is_correctable(row, attempt_end) {
         // Only the report of an executor shows the true verdict.
+        let Some((status, reason)) = true_verdict(attempt_end.outcome).filter(|_| attempt_end.owner.is_none()) else {
+            return Judgement::Duplicate;
+        };
+        // A group of a pump ended as the pump had asked it to.
+        if let NextStep::Verdict { status, reason } = next_step
+            && is_planned_end(row, attempt_end)
+        {
+            return Judgement::Late(status, reason);
+        }
         let is_silenced = matches!(attempt_end.outcome, Outcome::Silenced { .. });
-        return match (true_verdict(attempt_end.outcome).filter(|_| attempt_end.owner.is_none()), next_step) {
-            // A group of a pump ended as the pump had asked it to.
-            (Some(_), NextStep::Verdict { status, reason }) if is_planned_end(row, attempt_end) => {
-                Judgement::Late(status, reason)
-            }
-            (Some((RunStatus::Failed, _)), _) if row.cancel_request_reason.is_some() && is_silenced => {
+        return match status {
+            RunStatus::Failed if row.cancel_request_reason.is_some() && is_silenced => {
                 Judgement::Late(RunStatus::Cancelled, row.cancel_request_reason)
             }
-            (Some((RunStatus::Cancelled, reason)), _) => {
-                Judgement::Late(RunStatus::Cancelled, row.cancel_request_reason.or(reason))
-            }
-            (Some((status, reason)), _) => Judgement::Late(status, reason),
-            (None, _) => Judgement::Duplicate,
+            RunStatus::Cancelled => Judgement::Late(status, row.cancel_request_reason.or(reason)),
+            _ => Judgement::Late(status, reason),
         };
     }
     // A run that awaits its children already has its result. Only a cancel can end it earlier.

@@ -24,7 +24,7 @@ use crate::job_states;
 /// How many namespaces can have a board at the same time.
 const BOARD_COUNT_MAX: usize = 16;
 /// Maximum number of jobs on a board. If a namespace has more, those whose names sort first are on the board.
-const JOB_COUNT_MAX: usize = 50_000;
+const JOB_COUNT_MAX: u32 = 50_000;
 /// A board that does not hold all jobs is read again after this many of its jobs were deleted.
 const REFILL_COUNT: usize = 500;
 /// How many jobs are read at a time.
@@ -35,9 +35,6 @@ const SAVED_JOB_COUNT_MAX: u32 = 500;
 const SAVE_OVERLAP: Duration = Duration::from_secs(10);
 /// How long a board caches facts about runs.
 const HEALTH_PERIOD: Duration = Duration::from_secs(10);
-/// Maximum number of failing jobs that are read: as many as a board can hold. If some were missing, actions on all failing jobs, or on all
-/// others, would apply to the wrong jobs.
-const FAILING_JOB_COUNT_MAX: u32 = 50_000;
 /// At most this many late runs are read.
 const LATE_RUN_COUNT_MAX: u32 = 1000;
 /// How far back late runs are searched.
@@ -193,7 +190,7 @@ async fn read_board(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> 
         let is_last = jobs.len() < usize::try_from(JOB_BATCH_COUNT).unwrap_or(usize::MAX);
         query.after_name = jobs.last().map(|job| job.name().to_owned());
         entries.extend(jobs.iter().map(|job| (job.name().to_owned(), Arc::new(BoardEntry::from(job)))));
-        if is_last || entries.len() >= JOB_COUNT_MAX {
+        if is_last || entries.len() >= JOB_COUNT_MAX as usize {
             break is_last;
         }
     };
@@ -217,7 +214,7 @@ async fn update_board(
     now: Timestamp,
 ) -> Result<Arc<Board>, StoreError> {
     // An incomplete board from which many jobs were deleted has room for other jobs, so it is read again.
-    if !board.has_all_jobs && board.entries.len() + REFILL_COUNT <= JOB_COUNT_MAX {
+    if !board.has_all_jobs && board.entries.len() + REFILL_COUNT <= JOB_COUNT_MAX as usize {
         return read_board(engine, namespace, now).await;
     }
     let saved_since = board.saved_to.saturating_sub(SAVE_OVERLAP);
@@ -243,7 +240,8 @@ async fn update_board(
 async fn read_health(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> Result<JobHealth, StoreError> {
     let store = engine.store();
     let mut health = JobHealth::default();
-    for outcomes in store.failing_jobs(namespace, None, FAILING_JOB_COUNT_MAX).await? {
+    // If some were missing, actions on all failing jobs, or on all others, would apply to the wrong jobs.
+    for outcomes in store.failing_jobs(namespace, None, JOB_COUNT_MAX).await? {
         health.failing_jobs.insert(outcomes.job);
         if outcomes.succeeded_at.is_none() {
             health.jobs_without_success.insert(outcomes.job);

@@ -244,7 +244,7 @@ impl Link {
                 event = self.events.recv() => match event {
                     // The store has the rows, and the next session starts with them.
                     Some(Event::Reported(_)) | None => return,
-                    // While a beat counts as pending, the next session sends no other one.
+                    // Otherwise the beat would stay pending, and the next session would send no other one.
                     Some(Event::Beat(has_answered)) => self.note_beat(has_answered),
                     Some(_) => {}
                 },

@@ -48,6 +48,7 @@ impl RefreshState {
         now: Timestamp,
         has_attempts: impl Fn(ExecutorId) -> bool,
     ) -> Vec<XxlExecutor> {
+        // A removed executor counts as registered by hand, so that it stays until its attempts are done.
         let known_ids: HashSet<ExecutorId> = executors_by_hand.iter().map(|executor| executor.id).collect();
         let previous_executors = std::mem::take(&mut self.registered_by_hand).into_iter();
         let removed_executors =

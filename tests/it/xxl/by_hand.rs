@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-use rondel_tests::{Api, Backend, ScratchDb, rondel, scratch, wait_until};
+use rondel_tests::{Api, Backend, ScratchDb, Server, rondel, scratch, wait_until};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -60,9 +60,8 @@ async fn executors_by_hand_get_runs_while_they_answer(db: ScratchDb) {
     wait_for_status(&api, &run, "succeeded").await;
     assert_eq!(two.calls("run").len(), 1);
 
-    let path = format!("/api/v1/apps/demo/addresses?address={}", address.replace(':', "%3A").replace('/', "%2F"));
     for _ in 0..2 {
-        api.delete(&path).await.expect(204);
+        api.delete(&address_path(&address)).await.expect(204);
     }
     online(&api, "demo", 0).await;
     assert_eq!(api.get("/api/v1/apps/demo/addresses").await.expect(200)["items"], json!([]));
@@ -76,6 +75,52 @@ pub(super) async fn statuses(api: &Api) -> Vec<String> {
     its.filter_map(|executor| executor["status"].as_str().map(str::to_owned)).collect()
 }
 
+/// Registers an executor of app demo by hand, and waits until it is online. Returns it and its address.
+async fn registered_by_hand(server: &Server) -> (StandIn, String) {
+    let api = server.api();
+    let secret = token(&api, "demo").await;
+    let executor = StandIn::start(Dialect::Core34, server.url(), ("demo", &secret)).await;
+    let address = executor.address().trim_end_matches('/').to_owned();
+    api.post("/api/v1/apps/demo/addresses", json!({"address": address, "token": secret})).await.expect(201);
+    online(&api, "demo", 1).await;
+    (executor, address)
+}
+
+/// Registers an executor of app demo by hand, and gives it a run of job sleep. Returns it, its address and the run.
+async fn registered_with_run(server: &Server) -> (StandIn, String, String) {
+    let api = server.api();
+    job(&api, ("sleep", "demo", "sleep"), json!({"retry": {"max": 1, "backoff": "1s"}})).await;
+    let (executor, address) = registered_by_hand(server).await;
+    let run = start(&api, "sleep", Value::Null).await;
+    wait_for_status(&api, &run, "running").await;
+    (executor, address, run)
+}
+
+/// The path of the address in the API, to remove it.
+fn address_path(address: &str) -> String {
+    format!("/api/v1/apps/demo/addresses?address={}", address.replace(':', "%3A").replace('/', "%2F"))
+}
+
+/// Revokes the token of the executors.
+async fn revoke_token(api: &Api) {
+    let tokens = api.get("/api/v1/tokens?all=true").await.expect(200);
+    let its = tokens["items"].as_array().expect("a list").iter().find(|token| token["kind"] == "xxl");
+    let id = its.and_then(|token| token["id"].as_str()).expect("its token");
+    api.delete(&format!("/api/v1/tokens/{id}")).await.expect(204);
+}
+
+/// Kills the server and starts it again, and waits until it has a stream to the executor, which gets no more runs.
+async fn restart_with_stream(server: &mut Server) {
+    server.kill().await;
+    server.restart().await;
+    let api = server.api();
+    wait_until(LIMIT, "the server has a stream to it", async || {
+        let found = statuses(&api).await;
+        if found == ["draining"] { Ok(()) } else { Err(found) }
+    })
+    .await;
+}
+
 /// A run continues when the address of its executor is removed. A late callback is its verdict then, too.
 #[tokio::test]
 async fn a_removed_executor_finishes_its_runs() {
@@ -85,12 +130,7 @@ async fn a_removed_executor_finishes_its_runs() {
     for handler in ["mute", "sleep"] {
         job(&api, (handler, "demo", handler), json!({})).await;
     }
-    let secret = token(&api, "demo").await;
-    let executor = StandIn::start(Dialect::Core34, server.url(), ("demo", &secret)).await;
-    let address = executor.address().trim_end_matches('/').to_owned();
-    let added = json!({"address": address, "token": secret});
-    api.post("/api/v1/apps/demo/addresses", added).await.expect(201);
-    online(&api, "demo", 1).await;
+    let (executor, address) = registered_by_hand(&server).await;
     let mute = start(&api, "mute", Value::Null).await;
     wait_for_status(&api, &mute, "unknown").await;
     let run = start(&api, "sleep", Value::Null).await;
@@ -98,8 +138,7 @@ async fn a_removed_executor_finishes_its_runs() {
     let sent: Vec<i64> = executor.calls("run").iter().filter_map(|call| call["logId"].as_i64()).collect();
     assert_eq!(sent.len(), 2, "{sent:?}");
 
-    let path = format!("/api/v1/apps/demo/addresses?address={}", address.replace(':', "%3A").replace('/', "%2F"));
-    api.delete(&path).await.expect(204);
+    api.delete(&address_path(&address)).await.expect(204);
     let left = wait_until(LIMIT, "it gets no more runs", async || {
         let found = statuses(&api).await;
         if found.iter().any(|status| status == "online") { Err(found) } else { Ok(found) }
@@ -124,26 +163,11 @@ async fn a_removed_executor_finishes_its_runs() {
 async fn a_removed_executor_keeps_its_runs_over_a_restart() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
     let mut server = server(&db, &[]).await;
-    let api = server.api();
-    job(&api, ("sleep", "demo", "sleep"), json!({"retry": {"max": 1, "backoff": "1s"}})).await;
-    let secret = token(&api, "demo").await;
-    let executor = StandIn::start(Dialect::Core34, server.url(), ("demo", &secret)).await;
-    let address = executor.address().trim_end_matches('/').to_owned();
-    api.post("/api/v1/apps/demo/addresses", json!({"address": address, "token": secret})).await.expect(201);
-    online(&api, "demo", 1).await;
-    let run = start(&api, "sleep", Value::Null).await;
-    wait_for_status(&api, &run, "running").await;
-    let path = format!("/api/v1/apps/demo/addresses?address={}", address.replace(':', "%3A").replace('/', "%2F"));
-    api.delete(&path).await.expect(204);
+    let (executor, address, run) = registered_with_run(&server).await;
+    server.api().delete(&address_path(&address)).await.expect(204);
 
-    server.kill().await;
-    server.restart().await;
+    restart_with_stream(&mut server).await;
     let api = server.api();
-    wait_until(LIMIT, "the server has a stream to it", async || {
-        let found = statuses(&api).await;
-        if found == ["draining"] { Ok(()) } else { Err(found) }
-    })
-    .await;
     let sent = executor.calls("run");
     assert_eq!(sent.len(), 1, "{sent:?}");
     executor.finish(sent[0]["logId"].as_i64().expect("a log id"), 200, "good").await;
@@ -158,16 +182,9 @@ async fn an_executor_whose_token_has_ended_gets_no_runs() {
     let server = server(&db, &[]).await;
     let api = server.api();
     job(&api, ("echo", "demo", "echo"), json!({"queue_timeout": "1s"})).await;
-    let secret = token(&api, "demo").await;
-    let executor = StandIn::start(Dialect::Core34, server.url(), ("demo", &secret)).await;
-    let address = executor.address().trim_end_matches('/').to_owned();
-    api.post("/api/v1/apps/demo/addresses", json!({"address": address, "token": secret})).await.expect(201);
-    online(&api, "demo", 1).await;
+    let (executor, _) = registered_by_hand(&server).await;
 
-    let tokens = api.get("/api/v1/tokens?all=true").await.expect(200);
-    let its = tokens["items"].as_array().expect("a list").iter().find(|token| token["kind"] == "xxl");
-    let id = its.and_then(|token| token["id"].as_str()).expect("its token");
-    api.delete(&format!("/api/v1/tokens/{id}")).await.expect(204);
+    revoke_token(&api).await;
     wait_until(LIMIT, "it is not available", async || {
         let found = api.get("/api/v1/apps/demo/addresses").await.expect(200);
         if found["items"][0]["online"] == false { Ok(()) } else { Err(found) }
@@ -185,31 +202,14 @@ async fn an_executor_whose_token_has_ended_gets_no_runs() {
 async fn an_executor_whose_token_has_ended_keeps_its_runs_over_a_restart() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
     let mut server = server(&db, &[]).await;
-    let api = server.api();
-    job(&api, ("sleep", "demo", "sleep"), json!({"retry": {"max": 1, "backoff": "1s"}})).await;
-    let secret = token(&api, "demo").await;
-    let one = StandIn::start(Dialect::Core34, server.url(), ("demo", &secret)).await;
-    let address = one.address().trim_end_matches('/').to_owned();
-    api.post("/api/v1/apps/demo/addresses", json!({"address": address, "token": secret})).await.expect(201);
-    online(&api, "demo", 1).await;
-    let run = start(&api, "sleep", Value::Null).await;
-    wait_for_status(&api, &run, "running").await;
-    let tokens = api.get("/api/v1/tokens?all=true").await.expect(200);
-    let its = tokens["items"].as_array().expect("a list").iter().find(|token| token["kind"] == "xxl");
-    let id = its.and_then(|token| token["id"].as_str()).expect("its token");
-    api.delete(&format!("/api/v1/tokens/{id}")).await.expect(204);
+    let (executor, _, run) = registered_with_run(&server).await;
+    revoke_token(&server.api()).await;
 
-    server.kill().await;
-    server.restart().await;
+    restart_with_stream(&mut server).await;
     let api = server.api();
-    wait_until(LIMIT, "the server has a stream to it", async || {
-        let found = statuses(&api).await;
-        if found == ["draining"] { Ok(()) } else { Err(found) }
-    })
-    .await;
     let found = api.get(&format!("/api/v1/runs/{run}")).await.expect(200);
     assert_eq!((&found["status"], &found["attempt"]), (&json!("running"), &json!(1)), "{found:#}");
-    assert_eq!(one.calls("run").len(), 1);
+    assert_eq!(executor.calls("run").len(), 1);
 }
 
 #[tokio::test]

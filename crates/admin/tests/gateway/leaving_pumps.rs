@@ -40,7 +40,10 @@ async fn a_group_whose_executor_shuts_down_does_not_get_its_items_again() {
     .await;
     first.announce_shutdown();
     // The server may handle the announcement after a report that arrives together with it.
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    wait_until("the server has handled the announcement", async || {
+        world.engine.online_executors().iter().any(|executor| executor.is_draining)
+    })
+    .await;
     first.release_all();
     wait_until("the other one has all", async || all_dealt(&world, &job, &[&second]).await).await;
     assert_eq!(first.group_count(), 1, "the group has not ended");

@@ -52,6 +52,8 @@ fn bad_settings_are_named() {
         (&format!("{DB}xxl_prefix = \"scheduler\""), "write it as /scheduler"),
         (&format!("{DB}xxl_prefix = \"/api\""), "is not a path of its own"),
         (&format!("{DB}xxl_prefix = \"/jobs\""), "is not a path of its own"),
+        (&format!("{DB}xxl_prefix = \"/sign-in\""), "is not a path of its own"),
+        (&format!("{DB}xxl_prefix = \"/static\""), "is not a path of its own"),
         (&format!("{DB}xxl_prefix = \"/xxl-job-admin/api\""), "is not a path of its own"),
         (&format!("{DB}xxl_prefix = \"/a/{{b}}\""), "is not a path of its own"),
         (&format!("{DB}xxl_prefix = \"/scheduler\""), "xxl_prefix: has no effect without xxl_networks"),

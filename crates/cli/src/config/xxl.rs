@@ -33,9 +33,10 @@ pub(super) fn xxl_config(settings: &ServerValues) -> Result<Option<XxlConfig>, F
                 && path_part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
         };
         let path_parts = prefix.strip_prefix('/').map(|path| path.trim_end_matches('/').split('/').collect::<Vec<_>>());
-        // A route below the prefix can exclude a route of the console: the server would not start.
+        // A route below the prefix can exclude a route of the console: the server would not start. The table lacks the
+        // prefix of namespaces and the gRPC service.
         let is_reserved_part = |first_path_part: &&str| {
-            matches!(*first_path_part, "api" | "n" | "static" | "sign-in" | "rondel.v1.Gateway")
+            matches!(*first_path_part, "n" | "rondel.v1.Gateway")
                 || rondel_web::route_table().iter().any(|route| route.path.split('/').nth(1) == Some(*first_path_part))
         };
         // The server appends `/api` to each prefix, so the routes of this one would be those of the usual prefix.

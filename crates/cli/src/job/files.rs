@@ -11,7 +11,7 @@ use super::json_text::JsonText;
 use crate::exit::Failure;
 use crate::input::read_document;
 
-/// How deep folders are searched.
+/// How many levels of subfolders are read.
 const DEPTH_MAX: usize = 8;
 
 /// A job in a file.
@@ -85,31 +85,17 @@ pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Entry>, Failure> {
 /// The files with jobs in a folder and in its subfolders, sorted by name. Hidden files and folders are skipped. A folder
 /// deeper than [`DEPTH_MAX`] is refused: without its files, `--prune-app` would remove the jobs in them.
 fn collect_files(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
-    let failure = |error: std::io::Error| Failure::refused(format!("cannot read {}: {error}", folder.display()));
-    let mut entries = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(failure)? {
-        entries.push(entry.map_err(failure)?.path());
-    }
-    entries.sort();
-    for path in entries {
-        let is_hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
-        if is_hidden {
-            continue;
-        }
-        if path.is_dir() {
-            if depth == DEPTH_MAX && !has_job_files(&path)? {
-                continue;
-            }
-            if depth == DEPTH_MAX {
-                let message = format!(
-                    "{}: is too deep: folders are read {DEPTH_MAX} levels down; give one that is nearer to it",
-                    path.display()
-                );
-                return Err(Failure::refused(message));
-            }
+    for path in visible_paths(folder)? {
+        if !path.is_dir() {
+            files.extend(file_kind(&path).is_some().then_some(path));
+        } else if depth < DEPTH_MAX {
             collect_files(&path, depth + 1, files)?;
-        } else if file_kind(&path).is_some() {
-            files.push(path);
+        } else if has_job_files(&path)? {
+            let message = format!(
+                "{} is too deep: folders are read {DEPTH_MAX} levels down; give one that is nearer to it",
+                path.display()
+            );
+            return Err(Failure::refused(message));
         }
     }
     Ok(())
@@ -117,15 +103,21 @@ fn collect_files(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Resul
 
 /// Whether a folder has files that may contain jobs, or folders that may have such files.
 fn has_job_files(folder: &Path) -> Result<bool, Failure> {
+    Ok(visible_paths(folder)?.iter().any(|path| path.is_dir() || file_kind(path).is_some()))
+}
+
+/// The files and folders in a folder, sorted by name, without hidden ones.
+fn visible_paths(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let failure = |error: std::io::Error| Failure::refused(format!("cannot read {}: {error}", folder.display()));
+    let mut paths = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(failure)? {
         let entry = entry.map_err(failure)?;
-        let is_hidden = entry.file_name().to_string_lossy().starts_with('.');
-        if !is_hidden && (entry.path().is_dir() || file_kind(&entry.path()).is_some()) {
-            return Ok(true);
+        if !entry.file_name().to_string_lossy().starts_with('.') {
+            paths.push(entry.path());
         }
     }
-    Ok(false)
+    paths.sort();
+    Ok(paths)
 }
 
 #[derive(Clone, Copy, PartialEq)]

@@ -57,25 +57,14 @@ fn a_file_of_authorities_without_a_certificate() {
 
 #[test]
 fn the_newest_run_that_has_begun_may_be_on_a_later_page() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let answers = std::thread::spawn(move || {
-        for (request, body) in [
-            ("GET /api/v1/runs?job=a", r#"{"items":[{"id":"9","started_at":null}],"next_cursor":"next"}"#),
-            ("cursor=next", r#"{"items":[{"id":"7","started_at":"2026-03-08T07:00:00Z"}],"next_cursor":null}"#),
-            ("GET /api/v1/runs/7/logs?", r#"{"items":[{"line":"x"}],"next_cursor":null}"#),
-        ] {
-            let mut stream = BufReader::new(listener.accept().unwrap().0);
-            let mut head = String::new();
-            while !head.ends_with("\r\n\r\n") {
-                assert_ne!(stream.read_line(&mut head).unwrap(), 0, "{head}");
-            }
-            assert!(head.contains(request), "{head}");
-            let length = body.len();
-            let answer = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}");
-            stream.get_mut().write_all(answer.as_bytes()).unwrap();
-        }
-    });
+    let (url, answers) = answering(&[
+        ("GET /api/v1/runs?job=a", "200 OK\n{\"items\":[{\"id\":\"9\",\"started_at\":null}],\"next_cursor\":\"next\"}"),
+        (
+            "cursor=next",
+            "200 OK\n{\"items\":[{\"id\":\"7\",\"started_at\":\"2026-03-08T07:00:00Z\"}],\"next_cursor\":null}",
+        ),
+        ("GET /api/v1/runs/7/logs?", "200 OK\n{\"items\":[{\"line\":\"x\"}],\"next_cursor\":null}"),
+    ]);
     let output = run(&["run", "logs", "--job", "a", "-o", "jsonl", "--server", &url]);
     assert_eq!((output.code, output.stdout.as_str()), (Some(0), "{\"line\":\"x\"}\n"), "{}", output.stderr);
     answers.join().unwrap();
@@ -86,12 +75,8 @@ fn headers_of_the_caller_take_the_place_of_the_own_ones() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let answers = std::thread::spawn(move || {
-        let mut stream = BufReader::new(listener.accept().unwrap().0);
-        let mut head = String::new();
-        while !head.ends_with("\r\n\r\n") {
-            assert_ne!(stream.read_line(&mut head).unwrap(), 0, "{head}");
-        }
-        stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok").unwrap();
+        let (mut stream, head, _) = accept_request(&listener);
+        stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok").unwrap();
         head.to_ascii_lowercase()
     });
     let headers = ["-H", "Accept: text/plain", "-H", "Content-Type: text/csv"];
@@ -113,15 +98,9 @@ fn answers_of_a_proxy_are_not_a_success() {
         "HTTP/1.1 302 Found\r\nlocation: /login?state=secret\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
     let answers = std::thread::spawn(move || {
         for answer in [redirect, redirect, page] {
-            let mut stream = BufReader::new(listener.accept().unwrap().0);
-            let mut head = String::new();
-            while !head.ends_with("\r\n\r\n") {
-                assert_ne!(stream.read_line(&mut head).unwrap(), 0, "{head}");
-            }
+            let (mut stream, head, _) = accept_request(&listener);
             assert!(!head.contains("/login"), "{head}");
-            let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()?.parse().ok());
-            stream.read_exact(&mut vec![0; length.unwrap_or(0)]).unwrap();
-            stream.get_mut().write_all(answer.as_bytes()).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
         }
     });
     let server = ["--server", &url];
@@ -133,61 +112,44 @@ fn answers_of_a_proxy_are_not_a_success() {
     answers.join().unwrap();
 }
 
-/// A server that gives these answers, one for each connection. Each pair is a text that the request must contain, and
-/// the answer.
-fn answering(answers: &'static [(&'static str, &'static str)]) -> (String, std::thread::JoinHandle<()>) {
+/// Accepts a connection and reads its request. Returns the stream for the answer, the head and the body.
+fn accept_request(listener: &std::net::TcpListener) -> (std::net::TcpStream, String, String) {
+    let mut stream = BufReader::new(listener.accept().unwrap().0);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        assert_ne!(stream.read_line(&mut head).unwrap(), 0, "{head}");
+    }
+    let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()?.parse().ok());
+    let mut body = vec![0_u8; length.unwrap_or(0)];
+    stream.read_exact(&mut body).unwrap();
+    (stream.into_inner(), head, String::from_utf8(body).unwrap())
+}
+
+/// A server that gives these answers, one for each connection. Each pair is a text that the head of the request must
+/// contain, and the answer: its status and, after a line break, its body. By the server's clock it is always
+/// 2026-03-08T07:00:00Z. Returns the bodies of the requests.
+fn answering(answers: &'static [(&'static str, &'static str)]) -> (String, std::thread::JoinHandle<Vec<String>>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let answering = std::thread::spawn(move || {
+        let mut bodies = Vec::new();
         for (request, answer) in answers {
-            let mut stream = BufReader::new(listener.accept().unwrap().0);
-            let mut head = String::new();
-            while !head.ends_with("\r\n\r\n") {
-                assert_ne!(stream.read_line(&mut head).unwrap(), 0, "{head}");
-            }
-            assert!(head.contains(request), "{head}");
-            let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()?.parse().ok());
-            stream.read_exact(&mut vec![0; length.unwrap_or(0)]).unwrap();
+            let (mut stream, head, body) = accept_request(&listener);
+            assert!(head.contains(request), "{request} is not in {head}");
+            bodies.push(body);
             let (status, body) = answer.split_once('\n').unwrap();
-            let answer = format!("HTTP/1.1 {status}\r\nconnection: close\r\n\r\n{body}");
-            stream.get_mut().write_all(answer.as_bytes()).unwrap();
+            let headers = "date: Sun, 08 Mar 2026 07:00:00 GMT\r\nconnection: close";
+            let answer = format!("HTTP/1.1 {status}\r\n{headers}\r\n\r\n{body}");
+            stream.write_all(answer.as_bytes()).unwrap();
         }
+        bodies
     });
     (url, answering)
 }
 
-/// A server that gives these answers, one for each connection. Each pair is a text that the request must contain, and
-/// the answer after its status line. Returns the bodies of the requests.
-fn replying(answers: &'static [(&'static str, &'static str)]) -> (String, std::thread::JoinHandle<Vec<String>>) {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let replying = std::thread::spawn(move || {
-        let mut bodies = Vec::new();
-        for (request, answer) in answers {
-            let mut stream = BufReader::new(listener.accept().unwrap().0);
-            let mut head = String::new();
-            while !head.ends_with("\r\n\r\n") {
-                assert_ne!(stream.read_line(&mut head).unwrap(), 0, "{head}");
-            }
-            assert!(head.contains(request), "{request} is not in {head}");
-            let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()?.parse().ok());
-            let mut body = vec![0_u8; length.unwrap_or(0)];
-            stream.read_exact(&mut body).unwrap();
-            bodies.push(String::from_utf8(body).unwrap());
-            let answer = format!("HTTP/1.1 200 OK\r\nconnection: close\r\n{answer}");
-            stream.get_mut().write_all(answer.as_bytes()).unwrap();
-        }
-        bodies
-    });
-    (url, replying)
-}
-
 #[test]
 fn a_silence_ends_by_the_clock_of_the_server() {
-    let (url, answers) = replying(&[
-        ("GET /livez ", "date: Sun, 08 Mar 2026 07:00:00 GMT\r\ncontent-length: 0\r\n\r\n"),
-        ("POST /api/v1/silences ", "content-length: 2\r\n\r\n{}"),
-    ]);
+    let (url, answers) = answering(&[("GET /livez ", "200 OK\n"), ("POST /api/v1/silences ", "200 OK\n{}")]);
     let output = run(&["alert", "silence", "add", "--job", "a", "--for", "2h", "--server", &url]);
     assert_eq!(output.code, Some(0), "{}", output.stderr);
     let bodies = answers.join().unwrap();
@@ -196,18 +158,18 @@ fn a_silence_ends_by_the_clock_of_the_server() {
 
 #[test]
 fn the_status_is_that_of_the_time_of_the_server() {
-    const NONE: &str = "\r\n{\"items\":[],\"next_cursor\":null}";
-    let (url, answers) = replying(&[
+    const NONE: &str = "200 OK\n{\"items\":[],\"next_cursor\":null}";
+    let (url, answers) = answering(&[
         ("GET /api/v1/runs?status=skipped&", NONE),
-        ("GET /livez ", "date: Sun, 08 Mar 2026 07:00:00 GMT\r\ncontent-length: 0\r\n\r\n"),
+        ("GET /livez ", "200 OK\n"),
         // The newest runs without success are all skipped, and a failed one comes after them.
         (
             "GET /api/v1/runs?status=failed%2Ctimed_out%2Cunknown&limit=200 ",
-            "\r\n{\"items\":[],\"next_cursor\":\"c1\",\"searched_to\":\"2026-03-08T04:00:00Z\"}",
+            "200 OK\n{\"items\":[],\"next_cursor\":\"c1\",\"searched_to\":\"2026-03-08T04:00:00Z\"}",
         ),
         (
             "&limit=200&cursor=c1 ",
-            "\r\n{\"items\":[{\"id\":\"7\",\"job\":\"close\",\"status\":\"failed\"}],\"next_cursor\":null}",
+            "200 OK\n{\"items\":[{\"id\":\"7\",\"job\":\"close\",\"status\":\"failed\"}],\"next_cursor\":null}",
         ),
         ("GET /api/v1/nodes ", NONE),
         ("GET /api/v1/executors?", NONE),
@@ -215,7 +177,8 @@ fn the_status_is_that_of_the_time_of_the_server() {
         ("GET /api/v1/runs?status=waiting&", NONE),
         (
             "GET /api/v1/runs?status=pending&q=until%3A2026-03-08T07%3A00%3A00Z&",
-            "\r\n{\"items\":[{\"id\":\"8\",\"due_at\":\"2026-03-08T06:59:50Z\"},{\"id\":\"9\",\"due_at\":\"2026-03-08T06:59:58Z\"}]}",
+            "200 OK\n{\"items\":[{\"id\":\"8\",\"due_at\":\"2026-03-08T06:59:50Z\"},\
+             {\"id\":\"9\",\"due_at\":\"2026-03-08T06:59:58Z\"}]}",
         ),
     ]);
     let output = run(&["status", "--server", &url]);
@@ -227,21 +190,21 @@ fn the_status_is_that_of_the_time_of_the_server() {
 
 #[test]
 fn a_search_that_left_out_older_runs_is_reported() {
-    let (url, answers) = replying(&[(
+    let (url, answers) = answering(&[(
         "GET /api/v1/runs?sort=longest&limit=1 ",
-        "\r\n{\"items\":[{\"id\":\"7\"}],\"next_cursor\":\"c1\",\"searched_to\":\"2026-03-08T04:00:00Z\"}",
+        "200 OK\n{\"items\":[{\"id\":\"7\"}],\"next_cursor\":\"c1\",\"searched_to\":\"2026-03-08T04:00:00Z\"}",
     )]);
     let output = run(&["run", "list", "--sort", "longest", "--limit", "1", "-o", "name", "--server", &url]);
     assert_eq!((output.code, output.stdout.as_str()), (Some(0), "7\n"), "{}", output.stderr);
     assert!(output.stderr.contains("runs from before 2026-03-08T04:00:00Z were not searched"), "{}", output.stderr);
     answers.join().unwrap();
     // The search continues on the next page, and its end is that of the whole list.
-    let (url, answers) = replying(&[
+    let (url, answers) = answering(&[
         (
             "GET /api/v1/runs?q=%22refused%22&limit=50 ",
-            "\r\n{\"items\":[],\"next_cursor\":\"c1\",\"searched_to\":\"2026-03-08T04:00:00Z\"}",
+            "200 OK\n{\"items\":[],\"next_cursor\":\"c1\",\"searched_to\":\"2026-03-08T04:00:00Z\"}",
         ),
-        ("&limit=50&cursor=c1 ", "\r\n{\"items\":[],\"next_cursor\":null}"),
+        ("&limit=50&cursor=c1 ", "200 OK\n{\"items\":[],\"next_cursor\":null}"),
     ]);
     let output = run(&["run", "list", "--text", "refused", "-o", "json", "--server", &url]);
     assert_eq!(output.stdout, "{\"items\":[],\"next_cursor\":null}\n", "{}", output.stderr);
@@ -345,18 +308,12 @@ fn check_requests(args: &[&str], requests: &'static [(&'static str, &'static str
     let url = format!("http://{}", listener.local_addr().unwrap());
     let answers = std::thread::spawn(move || {
         for (line, header, answer) in requests {
-            let mut stream = BufReader::new(listener.accept().unwrap().0);
-            let mut head = String::new();
-            while !head.ends_with("\r\n\r\n") {
-                assert_ne!(stream.read_line(&mut head).unwrap(), 0, "{head}");
-            }
+            let (mut stream, head, _) = accept_request(&listener);
             let head = head.to_ascii_lowercase();
             assert!(head.contains(line) && head.contains(header), "{head}");
-            let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()?.parse().ok());
-            stream.read_exact(&mut vec![0; length.unwrap_or(0)]).unwrap();
             let length = answer.len();
             let answer = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{answer}");
-            stream.get_mut().write_all(answer.as_bytes()).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
         }
     });
     let output = run(&[args, &["--server", url.as_str()][..]].concat());

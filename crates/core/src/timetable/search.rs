@@ -79,8 +79,7 @@ impl<'a> Search<'a> {
         let (calendar, horizon) = (&applied.calendar, after.saturating_add(HORIZON));
         let to = until.min(horizon);
         let result = match applied.rule {
-            CalendarRule::Only => self.next_filtered(after, to, (calendar, true)),
-            CalendarRule::Except => self.next_filtered(after, to, (calendar, false)),
+            CalendarRule::Only | CalendarRule::Except => self.next_filtered(after, to, applied),
             CalendarRule::Next => self.next_shifted(after, to, calendar, Direction::Later),
             CalendarRule::Previous => self.next_shifted(after, to, calendar, Direction::Earlier),
         };
@@ -94,14 +93,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The first fire whose local time is in the calendar if `wanted` is true, else outside of the calendar. A stretch in which
-    /// the calendar allows no fires is skipped as a whole.
-    fn next_filtered(
-        &mut self,
-        after: Timestamp,
-        until: Timestamp,
-        (calendar, wanted): (&Calendar, bool),
-    ) -> SearchResult {
+    /// The first fire that the calendar keeps. A stretch in which the calendar allows no fires is skipped as a whole.
+    fn next_filtered(&mut self, after: Timestamp, until: Timestamp, applied: &AppliedCalendar) -> SearchResult {
         let first = |(index, schedule): (usize, &Schedule)| Some((schedule.next_after(self.anchor, after)?, index));
         // The next candidate of each schedule. At the same instant the first schedule of the list wins.
         let mut candidates: Vec<(Timestamp, usize)> =
@@ -117,13 +110,13 @@ impl<'a> Search<'a> {
             if self.work_left == 0 {
                 return SearchResult::NothingBefore(at);
             }
-            self.spend(STEP_WORK + calendar.lookup_cost());
+            self.spend(STEP_WORK + applied.calendar.lookup_cost());
             let schedule = &self.table.schedules[index];
             let local = local::time_at(schedule.zone, at);
-            if calendar.has(local) == wanted {
+            if applied.keeps(local) {
                 return SearchResult::Fire(fire(schedule, at));
             }
-            let last = local::last_before(schedule.zone, at, calendar.next_edge(local));
+            let last = local::last_before(schedule.zone, at, applied.calendar.next_edge(local));
             match schedule.next_after(self.anchor, last) {
                 Some(next) => candidates[position].0 = next,
                 None => {

@@ -345,13 +345,18 @@ mod tests {
         assert!(!log.has_chunks() && !log.has_unsent());
     }
 
+    /// Pushes more lines than a log takes: 200 lines of 10,000 bytes.
+    fn flood(log: &Arc<RunLog>) {
+        let line = "x".repeat(10_000);
+        for _ in 0..200 {
+            push(log, &line);
+        }
+    }
+
     #[test]
     fn lines_that_do_not_fit_are_dropped_and_counted() {
         let (log, shipping) = log();
-        let line = "x".repeat(10_000);
-        for _ in 0..200 {
-            push(&log, &line);
-        }
+        flood(&log);
         log.close();
         let chunks = log.collect(1, true);
         let (kept, dropped): (usize, u64) =
@@ -365,10 +370,7 @@ mod tests {
     #[test]
     fn dropped_lines_are_counted_where_they_are_missing() {
         let (log, _) = log();
-        let line = "x".repeat(10_000);
-        for _ in 0..200 {
-            push(&log, &line);
-        }
+        flood(&log);
         let chunks = log.collect(1, true);
         let kept: usize = chunks.iter().map(|chunk| chunk.lines.len()).sum();
         assert!(kept > 90 && chunks.iter().all(|chunk| chunk.dropped == 0), "no line is missing before these: {kept}");

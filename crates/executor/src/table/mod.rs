@@ -200,9 +200,11 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         let log = run.log();
         log.close();
         let unacked_log = log.has_chunks().then(|| Arc::clone(log));
-        let queued_for_journal = self.journal_queue.as_mut().map(|results| results.push(result.clone()));
+        if let Some(results) = &mut self.journal_queue {
+            results.push(result.clone());
+        }
         self.outbox.add(run.key(), result, unacked_log, run.link_id());
-        if queued_for_journal.is_none() {
+        if self.journal_queue.is_none() {
             self.outbox.deliver(run.key(), now);
         }
     }

@@ -385,8 +385,8 @@ async fn another_url_of_a_connected_server_is_dialled_rarely() {
     second.hello(4).await;
     let before = second.hello_count();
     tokio::time::sleep(Duration::from_secs(2)).await;
-    // After nine refusals the URL is dialled only every 30 s. Otherwise there would be about thirty more. Hellos that were refused before the
-    // first server had welcomed the executor are not counted.
+    // After nine refusals the URL is dialled only every 30 s; otherwise about thirty more hellos would follow. Refusals
+    // from before the first server had welcomed the executor are not among the nine.
     assert!(second.hello_count() <= before + 10, "{} after {before}", second.hello_count());
     executor.crash().await;
 }

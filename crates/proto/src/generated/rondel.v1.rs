@@ -201,7 +201,8 @@ pub struct Welcome {
     pub server_version: ::prost::alloc::string::String,
     #[prost(int64, tag = "5")]
     pub now_at_ms: i64,
-    /// The URLs of the living servers; empty if only this one is known.
+    /// The URLs of the living servers; empty if only this one is known. A server sends another Welcome when this list changes: an executor
+    /// then connects to the servers that are new to it, and ignores the other fields.
     #[prost(string, repeated, tag = "6")]
     pub servers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(uint32, tag = "7")]

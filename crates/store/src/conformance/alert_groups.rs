@@ -1,18 +1,24 @@
 //! Checks of groups of incidents.
 
-use rondel_core::AlertRuleId;
 use rondel_core::alert::{IncidentState, SubjectKind};
+use rondel_core::{AlertRuleId, Timestamp};
 
 use super::alerts::{alert_version, incident, new_namespace, saved_rule, write};
 use super::next_id;
 use crate::Store;
-use crate::alerts::RuleRecord;
+use crate::alerts::{IncidentRecord, RuleRecord};
+
+/// An open group of a rule's incidents.
+pub(super) fn group(rule: &RuleRecord, now: Timestamp) -> IncidentRecord {
+    let mut record = incident(rule, 0, now);
+    (record.incident.subject.kind, record.incident.subject.app) = (SubjectKind::Group, None);
+    record
+}
 
 pub(super) async fn a_group_names_the_subjects_that_it_has_counted(store: &dyn Store) {
     let namespace = new_namespace(store).await;
     let (rule, now) = (saved_rule(store, namespace).await, store.now().await.unwrap());
-    let mut group = incident(&rule, 0, now);
-    (group.incident.subject.kind, group.incident.subject.app) = (SubjectKind::Group, None);
+    let group = group(&rule, now);
     let member = |subject| {
         let mut record = incident(&rule, subject, now);
         record.incident.group = Some(group.incident.id);
@@ -31,8 +37,7 @@ pub(super) async fn the_incidents_of_an_expectation_are_counted(store: &dyn Stor
     let namespace = new_namespace(store).await;
     let now = store.now().await.unwrap();
     let rule = RuleRecord { id: AlertRuleId::new(-next_id()), ..saved_rule(store, namespace).await };
-    let mut group = incident(&rule, 0, now);
-    (group.incident.subject.kind, group.incident.subject.app) = (SubjectKind::Group, None);
+    let group = group(&rule, now);
     let mut members = [incident(&rule, 2, now), incident(&rule, 3, now)];
     for member in &mut members {
         member.incident.group = Some(group.incident.id);

@@ -206,8 +206,7 @@ pub async fn incidents_are_found_by_each_filter(store: &dyn Store) {
     let namespace = new_namespace(store).await;
     let rule = saved_rule(store, namespace).await;
     let now = store.now().await.unwrap();
-    let mut group = incident(&rule, 0, now);
-    (group.incident.subject.kind, group.incident.subject.app) = (SubjectKind::Group, None);
+    let group = alert_groups::group(&rule, now);
     let mut member = incident(&rule, 2, now);
     (member.incident.group, member.incident.check_at) = (Some(group.incident.id), Some(now + SECOND * 60));
     let mut single = incident(&rule, 1, now);

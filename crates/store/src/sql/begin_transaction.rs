@@ -17,9 +17,10 @@ use super::pools::{LivePools, Pools};
 
 type BeginResult = sqlx::Result<Transaction<'static, Any>>;
 
-/// A transaction that begins in a session of the second of `pools`. If the caller is dropped, the transaction still begins, and is then rolled back.
+/// A transaction that begins in a session. If the caller is dropped, the transaction still begins, and is then rolled back.
 pub(super) struct BeginTransaction {
     begin_future: Option<Pin<Box<dyn Future<Output = BeginResult> + Send>>>,
+    /// The store's pools, and those among them that the session is from.
     pools: (Arc<LivePools>, Arc<Pools>),
 }
 
@@ -47,7 +48,8 @@ impl Drop for BeginTransaction {
         let (Some(begin_future), Ok(runtime)) = (self.begin_future.take(), Handle::try_current()) else { return };
         // A session that was given up before the database has answered would return to the pool, and be inside the transaction once the
         // answer comes. If there is no answer, all sessions are therefore replaced: those of replaced pools are closed when they return.
-        // Like the pool's own tasks, this task is not registered with the process's task tracker: closing the pool waits for it.
+        // Like the pool's own tasks, this task is not registered with the process's task tracker: it ends within the answer timeout, and
+        // closing the pool waits for it.
         let (live_pools, pools) = (Arc::clone(&self.pools.0), Arc::clone(&self.pools.1));
         drop(runtime.spawn(async move { live_pools.answer(&pools, begin_future).await }));
     }

@@ -187,7 +187,6 @@ impl SqlStore {
         if jobs.is_empty() {
             return Ok(HashSet::new());
         }
-        let jobs: Vec<i64> = jobs.into_iter().collect();
         let query = Query::new(&READ_NEWEST_PUMP_ROOTS).at(finished_before).list(jobs.into_iter());
         let mut newest_instants: HashMap<i64, i64> = HashMap::new();
         for row in self.rows(query).await? {

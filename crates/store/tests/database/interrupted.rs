@@ -12,7 +12,7 @@ use crate::proxy::{Proxy, Traffic};
 
 /// Time after which the caller's session is back in the pool.
 const RETURNED_WITHIN: Duration = Duration::from_millis(200);
-/// Longer than the five seconds for which an interrupted beginning was once awaited.
+/// How long the database does not answer. An earlier version waited five seconds for an interrupted beginning, and then gave the session back.
 const DELAY: Duration = Duration::from_secs(6);
 /// MariaDB: a session that was interrupted between two parts of an answer is closed a second after the statement timeout, and another one
 /// takes its place.

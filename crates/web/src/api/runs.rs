@@ -215,7 +215,7 @@ pub(crate) async fn retry_request<Q>(
     }
     if let Some(broadcast) = broadcast_of_shard(call, run).await? {
         let message =
-            format!("this is one shard of run {broadcast}: retry that run, all of it or only its failed shards");
+            format!("this is one shard of run {}: retry that run, all of it or only its failed shards", broadcast.id);
         return Err(Problem::new(Code::ShardOfBroadcast, message));
     }
     let record = job_of_run(call, run).await?;
@@ -267,13 +267,12 @@ pub(super) fn missing_run_problem<Q>(call: &Call<Q>, path: &Named<path::Run>) ->
     Problem::new(Code::RunNotFound, detail)
 }
 
-/// The broadcast of which this run is one shard; `None` for other runs.
-pub(crate) async fn broadcast_of_shard<Q>(call: &Call<Q>, run: &Run) -> Result<Option<RunId>, Problem> {
+/// The root run of the broadcast of which this run is one shard; `None` for other runs.
+pub(crate) async fn broadcast_of_shard<Q>(call: &Call<Q>, run: &Run) -> Result<Option<Run>, Problem> {
     let Some(parent) = run.parent.filter(|_| run.shard_index != ROOT_SHARD) else { return Ok(None) };
     let parents = call.engine().store().runs(&[parent]).await?;
     // The parent of a run of a child job can be a broadcast too, with the same planned instant.
-    let broadcast = parents.first().filter(|parent| run.link_to(parent) == Link::Shard);
-    Ok(broadcast.map(|broadcast| broadcast.id))
+    Ok(parents.into_iter().find(|parent| run.link_to(parent) == Link::Shard))
 }
 
 /// The job of a run, in its current definition.

@@ -302,8 +302,8 @@ pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Channel>) ->
 }
 
 /// The name of an object that uses a channel, and the URL of the page on which to choose another channel for it.
-fn user_link(user: &ChannelUse, t: &Texts) -> (String, String) {
-    match user {
+fn use_link(channel_use: &ChannelUse, t: &Texts) -> (String, String) {
+    match channel_use {
         ChannelUse::Rule(name) => (format!("{} {name}", t.alerts_rule), format!("/alerts/rules/{name}")),
         ChannelUse::Job(name) => (format!("{} {name}", t.col_job), format!("/jobs/{name}")),
         ChannelUse::Report => (t.report_weekly.to_owned(), "/reports#weekly".to_owned()),
@@ -341,7 +341,7 @@ async fn render_page<Q>(
         form,
         missing_role: missing_role(page),
         test_delivery: state.test_delivery.as_ref().map(|delivery| delivery_row(delivery, now, t)),
-        dependents: state.uses.iter().take(CHANNEL_USE_COUNT_MAX).map(|user| user_link(user, t)).collect(),
+        dependents: state.uses.iter().take(CHANNEL_USE_COUNT_MAX).map(|channel_use| use_link(channel_use, t)).collect(),
         has_more_dependents: state.uses.len() > CHANNEL_USE_COUNT_MAX,
         signing_key: state.signing_key,
         path: channel.map(|channel| format!("/alerts/channels/{}", channel.name)).unwrap_or_default(),

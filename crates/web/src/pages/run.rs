@@ -181,7 +181,7 @@ pub(super) async fn page(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
     let shards = if is_broadcast { shard_runs(&page.call, &run).await? } else { Vec::new() };
     let attempts = read_attempts(&page.call, &run).await?;
     let params = run_params(&page.call, &run).await?.filter(|params| params != "null");
-    let broadcast = broadcast_of_shard(&page.call, &run).await?;
+    let broadcast = broadcast_of_shard(&page.call, &run).await?.map(|broadcast| broadcast.id);
     let is_part = page.query().is_part;
     let log = if is_broadcast || is_part { None } else { Some(log_card(&page, &run, shown_attempt).await?) };
     let row_counts = if run.status.is_terminal() { rows_of_groups(&page.call, &shards).await? } else { None };

@@ -81,7 +81,7 @@ impl Link {
     }
 
     /// Notes whether the executor reports the ends of this server's attempts to another server.
-    fn note_calls_elsewhere(&mut self, rows: &[XxlRun]) {
+    fn note_callbacks_elsewhere(&mut self, rows: &[XxlRun]) {
         let own_node = self.shared.engine.token().node;
         for row in rows.iter().filter(|row| row.node == own_node && row.state == XxlRunState::Reported) {
             self.calls_back_elsewhere |= self.table.get_mut(row.log_id).is_some_and(|entry| entry.is_open());
@@ -92,7 +92,7 @@ impl Link {
     pub(super) fn merge_stored_attempts(&mut self, rows: Vec<XxlRun>) {
         let now = Instant::now();
         self.reconciled_at = now;
-        self.note_calls_elsewhere(&rows);
+        self.note_callbacks_elsewhere(&rows);
         let ended_entries = self.table.reconcile(rows, now);
         ended_entries.into_iter().for_each(|entry| self.read_rest_of_log(entry, now));
     }

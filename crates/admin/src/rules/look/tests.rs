@@ -39,11 +39,16 @@ fn rule(condition: &Value) -> RuleSpec {
     serde_json::from_value(json!({"name": "rule", "condition": condition})).unwrap()
 }
 
+/// Creates a job of an app without executors.
+async fn create_job(node: &Node) -> JobRecord {
+    let job = json!({"name": "j", "app": "a", "handler": "h"});
+    jobs::create(node, NAMESPACE, serde_json::from_value(job).unwrap(), "test").await.unwrap()
+}
+
 /// Saves a rule about missing executors whose condition holds, evaluates it, and returns the rule's id and the
 /// incident.
 async fn no_executor(node: &Node) -> (AlertRuleId, Incident) {
-    let job = json!({"name": "j", "app": "a", "handler": "h"});
-    jobs::create(node, NAMESPACE, serde_json::from_value(job).unwrap(), "test").await.unwrap();
+    create_job(node).await;
     let saved = save_rule(node, NAMESPACE, (&rule(&json!({"no_executor": {}})), None), "test").await.unwrap();
     assert_eq!(evaluate_due(node, NAMESPACE).await.unwrap(), LookResult::Done { count: 1, has_more: false });
     let rule = saved.record.id;
@@ -106,8 +111,7 @@ async fn the_end_of_an_incident_goes_to_the_channels_that_it_was_reported_to() {
     let engine = start_engine(&lifecycle).await;
     let node = engine.node();
     save_channels(node).await;
-    let job = json!({"name": "j", "app": "a", "handler": "h"});
-    let job = jobs::create(node, NAMESPACE, serde_json::from_value(job).unwrap(), "test").await.unwrap();
+    let job = create_job(node).await;
     let save = async |channels: &[&str], escalate: Option<Escalation>| {
         let channels = channels.iter().map(|channel| (*channel).to_owned()).collect();
         let spec = RuleSpec { channels, escalate, ..rule(&json!({"no_executor": {}})) };
@@ -133,15 +137,14 @@ async fn the_end_of_an_incident_goes_to_the_channels_that_it_was_reported_to() {
     lifecycle.hard.cancel();
 }
 
-/// However many messages other channels got in the meantime, and even if the rule names no channel any more.
+/// This holds however many messages other channels got in the meantime, and even if the rule names no channel any more.
 #[tokio::test]
 async fn the_end_of_an_incident_goes_to_each_channel_that_the_rule_has_dropped() {
     let lifecycle = Lifecycle::new();
     let engine = start_engine(&lifecycle).await;
     let node = engine.node();
     save_channels(node).await;
-    let job = json!({"name": "j", "app": "a", "handler": "h"});
-    let job = jobs::create(node, NAMESPACE, serde_json::from_value(job).unwrap(), "test").await.unwrap();
+    let job = create_job(node).await;
     let save = async |channels: Vec<String>| {
         let spec = RuleSpec { channels, ..rule(&json!({"no_executor": {}})) };
         let saved = save_rule(node, NAMESPACE, (&spec, None), "test").await.unwrap();

@@ -420,7 +420,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Locks those of these runs that were not sent and whose jobs are in `jobs_already_there`: these jobs already have the other node as their home.
+    /// Locks those of these runs that were not sent and whose jobs already have the other node as their home.
     async fn lock_unsent_runs(
         &mut self,
         token: LeaseToken,

@@ -2,15 +2,13 @@
 
 use axum::response::Response;
 use http::StatusCode;
-use rondel_core::Run;
 use rondel_core::access::Permission::View;
-use rondel_core::run::ROOT_SHARD;
-use rondel_core::tree::Link;
 use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::RunQuery;
 
 use super::find::find;
 use super::job_json::{JobJson, LastRun, job_response};
+use crate::api::runs::broadcast_of_shard;
 use crate::call::Call;
 use crate::openapi::Doc;
 use crate::path::{self, Named};
@@ -45,12 +43,6 @@ async fn last_run(call: &Call, record: &JobRecord) -> Result<Option<LastRun>, Pr
     let now = call.engine().now();
     let newest_run = store.list_runs(record.namespace, &query).await?.into_iter().find(|run| run.fire_at <= now);
     let Some(newest_run) = newest_run else { return Ok(None) };
-    let to_last_run = |run: &Run| LastRun { id: run.id, status: run.status, fire_at: run.fire_at };
-    let Some(parent) = newest_run.parent.filter(|_| newest_run.shard_index != ROOT_SHARD) else {
-        return Ok(Some(to_last_run(&newest_run)));
-    };
-    let parents = store.runs(&[parent]).await?;
-    // The parent of a run of a child job can be a broadcast too, of another job.
-    let broadcast = parents.first().filter(|parent| newest_run.link_to(parent) == Link::Shard);
-    Ok(Some(to_last_run(broadcast.unwrap_or(&newest_run))))
+    let run = broadcast_of_shard(call, &newest_run).await?.unwrap_or(newest_run);
+    Ok(Some(LastRun { id: run.id, status: run.status, fire_at: run.fire_at }))
 }

@@ -63,7 +63,7 @@ struct NowPage {
 struct HealthRow {
     class: &'static str,
     word: &'static str,
-    health: Health,
+    totals: Health,
     lease: String,
     lateness: Option<String>,
     /// How soon after their planned instants handlers should begin.
@@ -147,7 +147,7 @@ fn health_row(
         objective: length_text(LATENESS_OBJECTIVE, t),
         is_late,
         next_fire: health.next_fire_at.map(|at| Moment::new(at, now, t)),
-        health,
+        totals: health,
     }
 }
 
