@@ -25,6 +25,10 @@ const UNSENT_BYTES_MAX: usize = 1024 * 1024;
 /// arrives.
 const UNACKED_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+/// How many of the newest dropped lines are kept until there is room or the log ends, because the last lines before an end
+/// are those that its reader needs.
+const LAST_LINES: LogLimit = LogLimit { bytes: 32 * 1024, lines: 100 };
+
 /// The bytes that a line costs in addition to its text.
 const LINE_OVERHEAD: usize = 32;
 
@@ -51,7 +55,10 @@ pub(crate) struct RunLog {
 struct State {
     pending_lines: Vec<LogLine>,
     pending_bytes: usize,
-    /// Lines dropped since the last chunk was made.
+    /// The newest of the lines that found no room, and the count of those before them. While it is set, lines are being
+    /// dropped.
+    dropped: Option<Tail>,
+    /// Lines that are missing before the pending ones.
     dropped_line_count: u64,
     /// How many bytes the kept beginning of the log has so far; the limit bounds them.
     logged_bytes: usize,
@@ -118,6 +125,7 @@ impl RunLog {
         }
         let head = self.limit.head();
         if state.logged_bytes + bytes > head.bytes || state.logged_line_count >= head.lines {
+            self.append_last_dropped(&mut state);
             let mut tail = Tail::new(self.limit.tail());
             tail.push(line);
             state.tail = Some(tail);
@@ -130,14 +138,16 @@ impl RunLog {
         }
         // After a drop, a log takes lines again only once a whole chunk has room. Otherwise each line that fits could become a
         // chunk.
-        let is_dropping = state.dropped_line_count > 0 && state.pending_lines.is_empty();
-        let needed_bytes = if is_dropping { bytes.max(CHUNK_BYTES) } else { bytes };
+        let needed_bytes = if state.dropped.is_some() { bytes.max(CHUNK_BYTES) } else { bytes };
         if !self.has_room_for(&state, needed_bytes, UNSENT_BYTES_MAX) {
             // The count of a chunk stands before the chunk's lines, so the lines before a dropped one end their chunk.
             state.seal(self.key);
-            state.dropped_line_count += 1;
-            return;
+            if let Some(shipping) = self.shipping.as_ref().filter(|_| state.dropped.is_none()) {
+                shipping.mark_log(Arc::clone(self));
+            }
+            return state.dropped.get_or_insert_with(|| Tail::new(LAST_LINES)).push(line);
         }
+        self.append_last_dropped(&mut state);
         state.logged_bytes += bytes;
         state.logged_line_count += 1;
         self.append(&mut state, line, bytes);
@@ -196,6 +206,23 @@ impl RunLog {
         }
     }
 
+    /// Ends a drop: the newest dropped lines become pending ones, even without room. The log has been marked since the drop began.
+    fn append_last_dropped(&self, state: &mut State) {
+        let Some(dropped) = state.dropped.take() else { return };
+        let (lines, dropped_line_count) = dropped.into_parts();
+        state.dropped_line_count += dropped_line_count;
+        for line in lines {
+            let bytes = line_cost(&line.text);
+            state.logged_bytes += bytes;
+            state.logged_line_count += 1;
+            state.pending_bytes += bytes;
+            state.pending_lines.push(line);
+            if let Some(shipping) = &self.shipping {
+                shipping.add_bytes(bytes);
+            }
+        }
+    }
+
     /// The lines that stayed here because no server collects them.
     pub(crate) fn lines(&self) -> Vec<LogText> {
         let state = lock(&self.state);
@@ -219,6 +246,7 @@ impl TableLog for RunLog {
     fn close(self: &Arc<Self>) {
         let mut state = lock(&self.state);
         state.is_closed = true;
+        self.append_last_dropped(&mut state);
         let at_ms = state.pending_lines.last().map_or(0, |line| line.at_ms);
         for line in state.tail.take().into_iter().flat_map(|tail| tail.into_lines(self.limit, at_ms)) {
             let bytes = line_cost(&line.text);
@@ -238,14 +266,11 @@ impl TableLog for RunLog {
         if state.link_id != link_id {
             (state.link_id, state.sent_chunk_count, state.sent_bytes) = (link_id, 0, 0);
         }
-        let mut chunks = Vec::new();
-        while let Some(entry) = state.chunks.get(state.sent_chunk_count) {
-            if !flush && state.sent_bytes + entry.bytes > UNACKED_BYTES_MAX {
-                break;
-            }
-            chunks.push(entry.chunk.clone());
-            state.sent_bytes += entry.bytes;
-            state.sent_chunk_count += 1;
+        let mut chunks = state.take_unsent(flush);
+        if state.dropped.is_some() && self.has_room_for(&state, CHUNK_BYTES, UNSENT_BYTES_MAX) {
+            self.append_last_dropped(&mut state);
+            state.seal(self.key);
+            chunks.extend(state.take_unsent(flush));
         }
         drop(state);
         self.room_freed.notify_waiters();
@@ -276,7 +301,7 @@ impl TableLog for RunLog {
     /// Whether lines or chunks are left that no stream has got.
     fn has_unsent(&self) -> bool {
         let state = lock(&self.state);
-        !state.pending_lines.is_empty() || state.sent_chunk_count < state.chunks.len()
+        !state.pending_lines.is_empty() || state.dropped.is_some() || state.sent_chunk_count < state.chunks.len()
     }
 }
 
@@ -314,148 +339,21 @@ impl State {
         self.chunk_bytes += bytes;
         self.chunks.push_back(UnackedChunk { chunk, bytes });
     }
+
+    /// The chunks that the stream has not got yet, up to the limit of unacknowledged bytes; with `flush`, all of them.
+    fn take_unsent(&mut self, flush: bool) -> Vec<LogChunk> {
+        let mut chunks = Vec::new();
+        while let Some(entry) = self.chunks.get(self.sent_chunk_count) {
+            if !flush && self.sent_bytes + entry.bytes > UNACKED_BYTES_MAX {
+                break;
+            }
+            chunks.push(entry.chunk.clone());
+            self.sent_bytes += entry.bytes;
+            self.sent_chunk_count += 1;
+        }
+        chunks
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn log() -> (Arc<RunLog>, Arc<LogShipping>) {
-        let shipping = Arc::new(LogShipping::default());
-        (RunLog::new(RunKey::new(7, 1), 1, Some(Arc::clone(&shipping)), LogLimit::default()), shipping)
-    }
-
-    fn push(log: &Arc<RunLog>, text: &str) {
-        log.push("info", Timestamp::EPOCH, text);
-    }
-
-    #[test]
-    fn a_chunk_is_sent_once_to_each_session() {
-        let (log, _) = log();
-        push(&log, "a\nb\n");
-        let chunks = log.collect(1, false);
-        assert_eq!((chunks.len(), chunks[0].sequence, chunks[0].lines.len()), (1, 0, 2));
-        assert!(log.collect(1, false).is_empty());
-        push(&log, "c");
-        assert_eq!(log.collect(1, false)[0].sequence, 1);
-        log.record_ack(0);
-        let again: Vec<i64> = log.collect(2, false).iter().map(|chunk| chunk.sequence).collect();
-        assert_eq!(again, [1]);
-        log.record_ack(1);
-        assert!(!log.has_chunks() && !log.has_unsent());
-    }
-
-    /// Pushes more lines than a log takes: 200 lines of 10,000 bytes.
-    fn flood(log: &Arc<RunLog>) {
-        let line = "x".repeat(10_000);
-        for _ in 0..200 {
-            push(log, &line);
-        }
-    }
-
-    #[test]
-    fn lines_that_do_not_fit_are_dropped_and_counted() {
-        let (log, shipping) = log();
-        flood(&log);
-        log.close();
-        let chunks = log.collect(1, true);
-        let (kept, dropped): (usize, u64) =
-            chunks.iter().fold((0, 0), |(kept, dropped), chunk| (kept + chunk.lines.len(), dropped + chunk.dropped));
-        assert_eq!(kept as u64 + dropped, 200);
-        assert!(dropped > 0 && kept > 90, "{kept} kept, {dropped} dropped");
-        log.record_ack(i64::MAX);
-        assert_eq!(shipping.buffered_bytes(), 0);
-    }
-
-    #[test]
-    fn dropped_lines_are_counted_where_they_are_missing() {
-        let (log, _) = log();
-        flood(&log);
-        let chunks = log.collect(1, true);
-        let kept: usize = chunks.iter().map(|chunk| chunk.lines.len()).sum();
-        assert!(kept > 90 && chunks.iter().all(|chunk| chunk.dropped == 0), "no line is missing before these: {kept}");
-        push(&log, "after");
-        let [chunk] = &log.collect(1, true)[..] else { panic!("one chunk") };
-        assert_eq!((chunk.lines.len(), chunk.dropped), (1, 200 - kept as u64));
-    }
-
-    #[test]
-    fn dropped_lines_are_counted_with_the_next_line_or_at_the_end() {
-        let (log, _) = log();
-        lock(&log.state).dropped_line_count = 5;
-        assert!(log.collect(1, false).is_empty() && !log.has_unsent(), "there is no chunk without a line");
-        push(&log, "a");
-        let counted = |chunks: Vec<LogChunk>| -> Vec<(usize, u64)> {
-            chunks.iter().map(|chunk| (chunk.lines.len(), chunk.dropped)).collect()
-        };
-        assert_eq!(counted(log.collect(1, false)), [(1, 5)]);
-        lock(&log.state).dropped_line_count = 7;
-        assert!(log.collect(1, false).is_empty());
-        log.close();
-        assert_eq!(counted(log.collect(1, false)), [(0, 7)]);
-    }
-
-    /// All lines that a log with this limit sends.
-    fn logged(limit: LogLimit, lines: impl IntoIterator<Item = String>) -> Vec<String> {
-        let shipping = Arc::new(LogShipping::default());
-        let log = RunLog::new(RunKey::new(7, 1), 1, Some(Arc::clone(&shipping)), limit);
-        let mut texts = Vec::new();
-        let mut collect = || {
-            for chunk in log.collect(1, true) {
-                assert_eq!(chunk.dropped, 0);
-                log.record_ack(chunk.sequence);
-                texts.extend(chunk.lines.into_iter().map(|line| line.text));
-            }
-        };
-        for line in lines {
-            push(&log, &line);
-            collect();
-        }
-        log.close();
-        collect();
-        shipping.take_marked_logs();
-        drop(log);
-        assert_eq!(shipping.buffered_bytes(), 0);
-        texts
-    }
-
-    #[test]
-    fn of_a_log_that_is_too_long_both_ends_stay() {
-        let limit = LogLimit { lines: 40, ..LogLimit::default() };
-        let texts = logged(limit, (0..1_000).map(|number| format!("line {number}")));
-        assert_eq!((texts.len(), texts[29].as_str(), texts[32].as_str()), (42, "line 29", "line 990"));
-        assert!(texts[30].contains("only the end is kept"), "{}", texts[30]);
-        assert!(texts[31].contains("960 lines") && texts[31].contains("10 MiB or 40 lines"), "{}", texts[31]);
-        assert_eq!(texts[41], "line 999");
-    }
-
-    #[test]
-    fn bytes_are_limited_too_and_a_complete_log_has_no_count() {
-        let limit = LogLimit { bytes: 10_000, lines: 1_000 };
-        let texts = logged(limit, (0..500).map(|number| format!("{number:0100}")));
-        let bytes: usize = texts.iter().map(|text| line_cost(text)).sum();
-        assert!(bytes < 10_500 && texts.last().unwrap().ends_with("499"), "{bytes}");
-        assert_eq!(logged(limit, (0..56).map(|number| format!("{number:0100}"))).len(), 56);
-        let few = logged(limit, (0..60).map(|number| format!("{number:0100}")));
-        assert_eq!(few.len(), 61, "the word that the end follows, and every line");
-    }
-
-    #[test]
-    fn a_closed_log_takes_nothing() {
-        let (log, _) = log();
-        push(&log, "a");
-        log.close();
-        push(&log, "b");
-        assert_eq!(log.collect(1, true).iter().map(|chunk| chunk.lines.len()).sum::<usize>(), 1);
-    }
-
-    #[test]
-    fn memory_is_given_back_when_a_log_is_forgotten() {
-        let (log, shipping) = log();
-        push(&log, "a line");
-        assert!(shipping.buffered_bytes() > 0);
-        shipping.take_marked_logs();
-        drop(log);
-        assert_eq!(shipping.buffered_bytes(), 0);
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! The end of a log that has exceeded its limit: the last lines, and a count of those dropped before them.
+//! The newest lines of a log for which there is no room, and a count of those before them.
 
 use std::collections::VecDeque;
 
@@ -37,7 +37,12 @@ impl Tail {
         self.dropped_bytes += bytes;
     }
 
-    /// The last lines. If lines or bytes before them were left out, a line that counts these comes first.
+    /// The last lines, and how many before them were dropped.
+    pub(super) fn into_parts(self) -> (VecDeque<LogLine>, u64) {
+        (self.lines, self.dropped_line_count)
+    }
+
+    /// The last lines of a log that has exceeded `limit`. If lines or bytes before them were left out, a line that counts these comes first.
     pub(super) fn into_lines(self, limit: LogLimit, at_ms: i64) -> impl Iterator<Item = LogLine> {
         let (lines, bytes) = (self.dropped_line_count, Bytes(self.dropped_bytes));
         let omission_line = (self.dropped_bytes > 0 || lines > 0).then(|| LogLine {
