@@ -1,5 +1,7 @@
 //! A run: one execution of a fire, and the row of the ledger that holds its verdict.
 
+use std::sync::Arc;
+
 use crate::id::{AppId, ExecutorId, JobId, NamespaceId, NodeId, RunId};
 pub use crate::reason::Reason;
 use crate::reason::{ReasonDetail, WaitFor};
@@ -38,7 +40,7 @@ pub struct Run {
     /// The reason for its status.
     pub reason: Option<Reason>,
     /// The parameters of the reason, and what the run waits or waited for.
-    pub detail: Option<Box<ReasonDetail>>,
+    pub detail: Option<Arc<ReasonDetail>>,
     /// Number of the attempt, from 1.
     pub attempt: i32,
     /// When it may start: `fire_at`, or later by jitter, backoff or queueing.
@@ -257,7 +259,7 @@ pub struct Attempt {
     /// Why the next one exists.
     pub reason: Option<Reason>,
     /// The parameters of that reason.
-    pub detail: Option<Box<ReasonDetail>>,
+    pub detail: Option<Arc<ReasonDetail>>,
     /// The executor that had it.
     pub executor: Option<String>,
     /// Incarnation of that executor.

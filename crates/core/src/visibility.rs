@@ -1,6 +1,7 @@
 //! Hides names of jobs in runs: reasons and messages that the server wrote must not name a job that the caller may not view.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::reason::words::reason_text;
 use crate::reason::{Reason, ReasonDetail};
@@ -106,7 +107,7 @@ pub fn conceal(run: &mut Run, visible_names: &BTreeSet<String>, hidden_names: &B
         run.detail.as_mut().filter(|detail| detail.parent.as_ref().is_some_and(|name| !visible_names.contains(name)))
     {
         let text_before = run.reason.map(|reason| reason_text(reason, detail, Lang::En));
-        detail.parent = None;
+        Arc::make_mut(detail).parent = None;
         texts = text_before.zip(run.reason.map(|reason| reason_text(reason, detail, Lang::En)));
     }
     if let Some((_, after)) = texts.filter(|(before, _)| run.message.as_ref() == Some(before)) {
@@ -128,7 +129,7 @@ mod tests {
         let run_job = RunJob { namespace: NamespaceId::new(1), job: JobId::new(1), job_version: 1, app: AppId::new(1) };
         let run = Run::new(RunId::new(1), run_job, Timestamp::EPOCH, Trigger::Parent, (NodeId::new(1), 1));
         let reason = detail.is_some().then_some(Reason::Parent);
-        Run { reason, detail: detail.map(Box::new), message: Some(message.to_owned()), ..run }
+        Run { reason, detail: detail.map(Arc::new), message: Some(message.to_owned()), ..run }
     }
 
     #[test]
@@ -156,7 +157,7 @@ mod tests {
             let visible_jobs = VisibleJobs { visible_names: visible_names.clone(), hidden_names: hidden_names.clone() };
             assert_eq!(visible_jobs.conceal_message(message).as_deref().unwrap_or(message), expected);
             assert_eq!(visible_jobs.conceal_message(expected), None);
-            assert!(run.detail.is_none_or(|detail| detail.parent.is_none_or(|name| name == "open")));
+            assert!(run.detail.is_none_or(|detail| detail.parent.as_ref().is_none_or(|name| name == "open")));
         }
     }
 

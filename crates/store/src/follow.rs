@@ -6,6 +6,7 @@
 //! applies to fires in progress.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use rondel_core::graph::{ChildStart, FireGraph, Graph, JobInFire};
 use rondel_core::reason::ReasonDetail;
@@ -291,7 +292,7 @@ fn refusal_reason(fire: &FireGraph<'_>, parent: JobId) -> Reason {
 
 fn skipped_run(run: Run, reason: Reason, detail: ReasonDetail, now: Timestamp) -> Run {
     let message = Some(reason_text(reason, &detail, Lang::En));
-    let detail = (detail != ReasonDetail::default()).then(|| Box::new(detail));
+    let detail = (detail != ReasonDetail::default()).then(|| Arc::new(detail));
     Run { status: RunStatus::Skipped, reason: Some(reason), detail, message, finished_at: Some(now), ..run }
 }
 

@@ -4,6 +4,7 @@
 //! These ids are unique, because a run ends only once and a node never makes an id that is in use.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -128,7 +129,7 @@ pub(crate) struct RunMessage {
     pub(crate) job_name: String,
     pub(crate) status: RunStatus,
     pub(crate) reason: Option<Reason>,
-    pub(crate) detail: Option<Box<ReasonDetail>>,
+    pub(crate) detail: Option<Arc<ReasonDetail>>,
     pub(crate) attempt: i32,
     pub(crate) trigger: Trigger,
     pub(crate) fire_at: Timestamp,

@@ -1,6 +1,7 @@
 //! Decides the effect of a result on the row of its run. Every store uses this decision.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::edit::EditPlan;
@@ -257,7 +258,7 @@ pub(crate) fn wait_of_unsent() -> ReasonDetail {
 /// wait, the next server would treat the fire as missed.
 pub(crate) fn note_unsent(run: &mut Run, now: Timestamp) {
     if run.detail.is_none() && run.attempt == 1 && run.due_at <= now {
-        run.detail = Some(Box::new(wait_of_unsent()));
+        run.detail = Some(Arc::new(wait_of_unsent()));
     }
 }
 

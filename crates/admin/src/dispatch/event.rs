@@ -140,7 +140,7 @@ impl IncomingResult {
         let bounded_instant = |at| not_before_due(at, due_at, self.received_at);
         let (silent_ms, shutting_down) = (self.silent_ms, self.is_shutting_down);
         let detail = (silent_ms.is_some() || shutting_down)
-            .then(|| Box::new(ReasonDetail { silent_ms, shutting_down, ..lost_detail(Some(&executor.1)) }));
+            .then(|| Arc::new(ReasonDetail { silent_ms, shutting_down, ..lost_detail(Some(&executor.1)) }));
         AttemptEnd {
             run: self.run,
             job: run.job,

@@ -12,9 +12,10 @@ use super::queue::limits::{LimitKey, shares_limit, wait_detail};
 use super::queue::parked::Offer;
 use super::queue::turns;
 use super::ready::{ReadyRun, waited_ms};
-use super::runs::{Timer, WaitingRun};
+use super::runs::WaitingRun;
 use super::state::{State, Work};
 use super::step::Step;
+use super::timer::Timer;
 use super::{ahead, assign, place, shadow, switches, waits};
 
 /// Maximum number of jobs without a gate that are remembered.

@@ -29,6 +29,7 @@ mod routing;
 mod run_loop;
 mod runs;
 mod shadow;
+mod shared_details;
 mod silences;
 mod starts;
 mod state;
@@ -38,6 +39,7 @@ mod streams;
 mod switches;
 #[cfg(test)]
 pub(crate) mod tests_support;
+mod timer;
 mod transition;
 pub(crate) mod waits;
 

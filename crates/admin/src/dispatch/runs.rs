@@ -7,21 +7,15 @@
 //! has ended.
 
 use std::collections::{BTreeSet, HashMap};
-use std::time::Duration;
 
-use rondel_core::spec::Delivery;
 use rondel_core::{ExecutorId, Run, RunId, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use super::active::ActiveRun;
 use super::queue::probes::Answers;
 use super::ready::ReadyRun;
-
-/// How long before its instant an at-most-once run is marked at the earliest: long enough for the write, so that the run starts on time,
-/// and no longer, because a run whose node dies in between ends as `unknown`.
-const MARK_LEAD: Duration = Duration::from_millis(200);
-/// Maximum time before its instant at which the tick reads a run and sends it here.
-const READ_AHEAD_MAX: Duration = Duration::from_secs(1);
+use super::shared_details::SharedDetails;
+use super::timer::Timer;
 
 /// The stage of an open run that no executor has: the event that the run waits for.
 #[derive(Debug)]
@@ -44,36 +38,6 @@ pub(crate) enum Stage {
     Expanding,
     /// A broadcast that waits until the database confirms whether these shards are stored.
     Unconfirmed(Vec<Run>),
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Timer {
-    /// The run's instant, or slightly earlier if the run is marked first or may be sent ahead.
-    pub(crate) at: Timestamp,
-    /// When the run came here, as the uptime of the process.
-    armed_at: Duration,
-}
-
-impl Timer {
-    /// The timer goes off `send_lead` before the run's instant, or [`MARK_LEAD`] before it if the run may run at most once and is therefore marked
-    /// first.
-    pub(crate) fn new(ready: &ReadyRun, send_lead: Duration, uptime: Duration) -> Self {
-        let needs_mark = ready.definition.job.delivery == Delivery::AtMostOnce && !ready.run.is_root();
-        let send_lead = if needs_mark { MARK_LEAD } else { send_lead };
-        Self { at: ready.run.due_at - send_lead, armed_at: uptime }
-    }
-
-    /// This timer, set to `at`.
-    pub(crate) const fn set_to(self, at: Timestamp) -> Self {
-        Self { at, ..self }
-    }
-
-    /// Whether the run has waited here for longer than the database's clock allows. If so, that clock has stepped back since the run was
-    /// read. The run's instant may have lain far ahead again, and an edit may have settled the run meanwhile.
-    pub(crate) fn is_outdated(&self, due_at: Timestamp, now: Timestamp, uptime: Duration) -> bool {
-        let overdue_for = if now > due_at { now.since(due_at) } else { Duration::ZERO };
-        uptime.saturating_sub(self.armed_at) > overdue_for + READ_AHEAD_MAX
-    }
 }
 
 /// A run that is being moved into a queue, or out of it.
@@ -190,6 +154,7 @@ pub(crate) struct OpenRuns {
     held_back_runs: Vec<RunId>,
     /// Broadcasts whose shards may not have been stored: the store did not answer.
     unconfirmed_runs: Vec<RunId>,
+    shared_details: SharedDetails,
 }
 
 // Runs that wait for their instant, for an adoption, or for the store's answer about their shards.
@@ -280,8 +245,9 @@ impl OpenRuns {
 
 impl OpenRuns {
     /// Adds a run. The caller has taken out any earlier entry of the run.
-    pub(crate) fn put(&mut self, ready: ReadyRun, stage: Stage) {
+    pub(crate) fn put(&mut self, mut ready: ReadyRun, stage: Stage) {
         let run = ready.run.id;
+        self.shared_details.share(&mut ready.run);
         let replaced_entry = self.runs.insert(run, Entry::Open(Box::new(OpenRun { ready, stage })));
         debug_assert!(!matches!(replaced_entry, Some(Entry::Open(_))), "run {run} has two owners");
     }

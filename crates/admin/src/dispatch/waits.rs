@@ -4,6 +4,7 @@
 //! API of another server shows it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
@@ -37,7 +38,7 @@ const NOTE_COUNT_MAX: usize = 200;
 /// Adds the reason to the end of an attempt, as parameters and as an English message.
 pub(crate) fn with_reason(attempt_end: AttemptEnd, reason: Reason, detail: ReasonDetail) -> AttemptEnd {
     let message = Some(reason_text(reason, &detail, Lang::En));
-    AttemptEnd { message, detail: Some(Box::new(detail)), ..attempt_end }
+    AttemptEnd { message, detail: Some(Arc::new(detail)), ..attempt_end }
 }
 
 /// Why a run whose queue timeout has passed is skipped, by the kind of its wait.
@@ -125,7 +126,12 @@ pub(super) fn note_all_waits(d: &mut Decision<'_>) {
         }
         let (detail, place) = describe_wait(d, ready, wait);
         let detail_so_far = ready.run.detail.as_deref().cloned().unwrap_or_default();
-        notes.push(NotedWait { run, attempt, detail: Box::new(detail_so_far.with_wait(*detail)), place });
+        notes.push(NotedWait {
+            run,
+            attempt,
+            detail: Arc::new(detail_so_far.with_wait(Arc::unwrap_or_clone(detail))),
+            place,
+        });
     }
     require_marks(d, &notes);
     let mut notes = notes.into_iter();
@@ -151,7 +157,7 @@ pub(super) fn note_waits(d: &mut Decision<'_>) {
         let (detail, place) = describe_wait(d, ready, wait);
         if noted_wait.is_none_or(|noted| noted.detail != detail || noted.place != place) {
             let detail_so_far = ready.run.detail.as_deref().cloned().unwrap_or_default();
-            let stored_detail = Box::new(detail_so_far.with_wait((*detail).clone()));
+            let stored_detail = Arc::new(detail_so_far.with_wait((*detail).clone()));
             changed_notes.push(NotedWait { run, attempt, detail: stored_detail, place: place.clone() });
         }
         waits_to_keep.insert(run, StoredWait { attempt, token, stored_at: now, detail, place });
@@ -201,16 +207,16 @@ fn waiting_runs<'d>(
     let queued_waits = d.state.gates.first_queued_runs(is_chosen, count, &d.state.runs);
     let queued_waits = queued_waits.into_iter().map(|(ready, ahead)| {
         let detail = ReasonDetail { waits_for: Some(WaitFor::Run), run: ahead, ..ReasonDetail::default() };
-        (ready, Wait::Known(Box::new(detail)))
+        (ready, Wait::Known(Arc::new(detail)))
     });
     let limited_waits = d.state.limits.first_waiting_runs(is_chosen, count, &d.state.runs);
     let limited_waits =
-        limited_waits.into_iter().map(|(key, ready)| (ready, Wait::Known(Box::new(wait_detail(key, ready)))));
+        limited_waits.into_iter().map(|(key, ready)| (ready, Wait::Known(Arc::new(wait_detail(key, ready)))));
     let parked_waits = d.state.parked.first_waiting_runs(|open| is_old(open.since()), count, &d.state.runs);
     let parked_waits = parked_waits.into_iter().map(|ready| (ready, Wait::Executor));
     let unanswered_waits =
         d.state.runs.active_runs().filter_map(|active| Some((&active.ready, answer_wait(active, now)?)));
-    let unanswered_waits = unanswered_waits.map(|(ready, detail)| (ready, Wait::Known(Box::new(detail))));
+    let unanswered_waits = unanswered_waits.map(|(ready, detail)| (ready, Wait::Known(Arc::new(detail))));
     let begin_waits = d.state.runs.active_runs().filter_map(|active| {
         let is_connected = d.state.executors.get(active.executor).is_some();
         Some((&active.ready, Wait::Begin(Box::new(unstarted_wait(active, is_connected, now)?))))
@@ -222,19 +228,19 @@ fn waiting_runs<'d>(
 
 /// The wait of a run: already known, or to be derived from the executors that are online.
 enum Wait {
-    Known(Box<ReasonDetail>),
+    Known(Arc<ReasonDetail>),
     Executor,
     /// Its executor has accepted the run and has not begun it.
     Begin(Box<(ReasonDetail, WaitPlace)>),
 }
 
-fn describe_wait(d: &Decision<'_>, ready: &ReadyRun, wait: Wait) -> (Box<ReasonDetail>, WaitPlace) {
+fn describe_wait(d: &Decision<'_>, ready: &ReadyRun, wait: Wait) -> (Arc<ReasonDetail>, WaitPlace) {
     match wait {
         Wait::Known(detail) => (detail, WaitPlace::Server),
-        Wait::Executor => (Box::new(wait_for_executor(d, ready)), WaitPlace::Server),
+        Wait::Executor => (Arc::new(wait_for_executor(d, ready)), WaitPlace::Server),
         Wait::Begin(begin) => {
             let (detail, place) = *begin;
-            (Box::new(detail), place)
+            (Arc::new(detail), place)
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The types of the history of fires: its input and its entries.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::AnswerContext;
@@ -86,7 +87,7 @@ pub enum FireVerdict {
         /// Why it has this status.
         reason: Option<Reason>,
         /// The parameters of the reason.
-        detail: Option<Box<ReasonDetail>>,
+        detail: Option<Arc<ReasonDetail>>,
         /// Whether the definition in force at its instant plans it; false for a fire that an edit took out of the
         /// schedule.
         is_planned: bool,
@@ -96,7 +97,7 @@ pub enum FireVerdict {
         run: RunId,
         reason: Option<Reason>,
         /// The parameters of the reason.
-        detail: Option<Box<ReasonDetail>>,
+        detail: Option<Arc<ReasonDetail>>,
     },
     /// The schedule alone would fire, but the job's calendar removes or moves this fire.
     Calendar {

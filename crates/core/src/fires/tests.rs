@@ -467,7 +467,7 @@ fn lateness_is_explained_by_the_wait() {
     let trace = r#"{"route":"round","of":["w1"],"waited":{"executor":38000}}"#;
     let late = Run {
         started_at: Some(secs(99)),
-        detail: Some(Box::new(detail)),
+        detail: Some(Arc::new(detail)),
         trace: Some(trace.to_owned()),
         ..done(1, secs(60))
     };

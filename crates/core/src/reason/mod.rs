@@ -179,7 +179,7 @@ word_enum! {
 }
 
 /// An online executor that does not take a run, and why.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Obstacle {
     /// The executor's stable name.
     pub executor: String,
@@ -191,7 +191,7 @@ pub struct Obstacle {
 }
 
 /// A limit that holds a run back.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct LimitDetail {
     /// What it counts.
     pub kind: LimitKind,
@@ -207,7 +207,7 @@ pub struct LimitDetail {
 }
 
 /// The parameters of a reason, and what the run waits or waited for. Parameters that do not apply are left out.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ReasonDetail {
     /// What the run waits for, or waited for before it ended.

@@ -2,6 +2,7 @@ use super::words::{RunStatusFacts, attempt_sentence, reason_text, sentence, shor
 use super::*;
 use crate::run::{Attempt, RunStatus};
 use crate::words::Lang;
+use std::sync::Arc;
 use std::time::Duration;
 
 fn obstacle(executor: &str, kind: ObstacleKind) -> Obstacle {
@@ -147,7 +148,7 @@ fn no_sentence_has_a_hole_where_a_name_is_not_known() {
         attempt: 1,
         status: RunStatus::Unknown,
         reason: Some(Reason::ExecutorLost),
-        detail: Some(Box::new(ReasonDetail { executor: Some("w1".to_owned()), ..ReasonDetail::default() })),
+        detail: Some(Arc::new(ReasonDetail { executor: Some("w1".to_owned()), ..ReasonDetail::default() })),
         executor: None,
         executor_id: None,
         started_at: None,

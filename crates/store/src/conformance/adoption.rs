@@ -1,5 +1,6 @@
 //! Checks of adoption.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::homes::Switch;
@@ -68,7 +69,7 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
         assert_eq!(adopted.run.node, home.home, "of a job everything goes to one node");
         let may_have_been_sent = row.status == RunStatus::Pending && row.due_at <= ended_at;
         let status = if may_have_been_sent { RunStatus::Running } else { row.status };
-        let detail = may_have_been_sent.then(|| Box::new(waits_for(WaitFor::RollCall)));
+        let detail = may_have_been_sent.then(|| Arc::new(waits_for(WaitFor::RollCall)));
         assert_eq!(adopted.run, Run { status, detail, node: owner.node, node_epoch: owner.epoch, ..row.clone() });
         let running = open_keys(store, owner, RunStatus::Running).await;
         assert_eq!(running.contains(&adopted.run.id), status == RunStatus::Running);
@@ -103,7 +104,7 @@ pub async fn an_unmarked_run_with_a_recorded_wait_was_not_sent(store: &dyn Store
     let noted = |row: &Run, what| NotedWait {
         run: row.id,
         attempt: 1,
-        detail: Box::new(waits_for(what)),
+        detail: Arc::new(waits_for(what)),
         place: WaitPlace::Server,
     };
     let kinds = [WaitFor::Run, WaitFor::Slot, WaitFor::Executor, WaitFor::Answer];

@@ -1,5 +1,6 @@
 //! Checks of the dispatch of open runs to executors.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::{CancelRequest, Outcome};
@@ -171,7 +172,7 @@ pub async fn a_run_in_an_executors_queue_has_not_begun(store: &dyn Store) {
     claim(store, token, &claimed, vec![run.clone(), shard.clone()]).await;
     let detail = ReasonDetail { waits_for: Some(WaitFor::Slot), ..ReasonDetail::default() };
     let wait = |run: &Run, attempt, hand| {
-        let (run, detail, place) = (run.id, Box::new(detail.clone()), WaitPlace::Executor(hand));
+        let (run, detail, place) = (run.id, Arc::new(detail.clone()), WaitPlace::Executor(hand));
         NotedWait { run, attempt, detail, place }
     };
     let run_at_executor = at_executor(&run, "läufer");
@@ -184,7 +185,7 @@ pub async fn a_run_in_an_executors_queue_has_not_begun(store: &dyn Store) {
         executor: Some("läufer".to_owned()),
         executor_id: Some(ExecutorId::new(7)),
         marked_at: Some(run.due_at),
-        detail: Some(Box::new(detail.clone())),
+        detail: Some(Arc::new(detail.clone())),
         ..run.clone()
     };
     assert_eq!(read_run(store, run.id).await, named);
@@ -438,7 +439,7 @@ pub async fn waits_and_reasons_keep_their_parameters(store: &dyn Store) {
     let (run, other) = (pending_run(store, token).await, pending_run(store, token).await);
     let behind = ReasonDetail { waits_for: Some(WaitFor::Run), run: Some(other.id), ..ReasonDetail::default() };
     let wait = |run: &Run, attempt| {
-        let (run, detail) = (run.id, Box::new(behind.clone()));
+        let (run, detail) = (run.id, Arc::new(behind.clone()));
         NotedWait { run, attempt, detail, place: WaitPlace::Server }
     };
     store.note_waits(token, &[wait(&run, 1), wait(&other, 2)]).await.unwrap();
@@ -451,14 +452,14 @@ pub async fn waits_and_reasons_keep_their_parameters(store: &dyn Store) {
     store.note_waits(token, &[wait(&run, 1)]).await.unwrap();
 
     let lost = ReasonDetail { executor: Some("w1".to_owned()), ..ReasonDetail::default() };
-    let detail = Some(Box::new(lost.clone()));
+    let detail = Some(Arc::new(lost.clone()));
     finish_one(store, AttemptEnd { detail, ..finish(&other, Outcome::Lost(Reason::ExecutorLost)) }).await;
     assert_eq!(store.attempts(other.id).await.unwrap()[0].detail.as_deref(), Some(&lost));
     assert_eq!(read_run(store, other.id).await.detail.as_deref(), Some(&lost));
     let full = ReasonDetail { waited_ms: Some(5), ..ReasonDetail::default() };
     let ended = AttemptEnd {
         attempt: 2,
-        detail: Some(Box::new(full.clone())),
+        detail: Some(Arc::new(full.clone())),
         ..finish(&other, Outcome::Skipped(Reason::Expired))
     };
     finish_one(store, ended).await;

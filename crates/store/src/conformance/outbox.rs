@@ -1,5 +1,6 @@
 //! Checks of webhooks and the outbox.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
@@ -130,7 +131,7 @@ pub async fn a_skip_is_reported_where_its_job_asks_for_it(store: &dyn Store) {
         |run: &Run, reason| AttemptEnd { executor: None, started_at: None, ..finish(run, Outcome::Skipped(reason)) };
     let detail = ReasonDetail { app: Some("work".to_owned()), waited_ms: Some(60_000), ..ReasonDetail::default() };
     let batch = [
-        AttemptEnd { detail: Some(Box::new(detail)), ..skipped(&unserved, Reason::NoExecutor) },
+        AttemptEnd { detail: Some(Arc::new(detail)), ..skipped(&unserved, Reason::NoExecutor) },
         skipped(&overlap, Reason::Overlap),
         skipped(&requested, Reason::Requested),
     ];

@@ -1,6 +1,7 @@
 //! Adoption of the open runs of dead nodes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use rondel_core::reason::{ReasonDetail, WaitFor};
@@ -109,7 +110,7 @@ pub(crate) fn adopted_run(run: Run, ended_at: Timestamp, last_sessions: &LastSes
     }
     let old_detail = run.detail.as_deref().cloned().unwrap_or_default();
     let roll_call = ReasonDetail { waits_for: Some(WaitFor::RollCall), ..ReasonDetail::default() };
-    Run { status: RunStatus::Running, detail: Some(Box::new(old_detail.with_wait(roll_call))), ..run }
+    Run { status: RunStatus::Running, detail: Some(Arc::new(old_detail.with_wait(roll_call))), ..run }
 }
 
 /// The `limit` jobs with the fewest runs. A job can occur in `counts` several times, for example once for each node; its counts are added.

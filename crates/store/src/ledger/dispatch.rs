@@ -1,5 +1,7 @@
 //! Dispatch of open runs to executors.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use rondel_core::reason::ReasonDetail;
 use rondel_core::{ExecutorId, Run, RunId, Timestamp};
@@ -34,7 +36,7 @@ pub struct NotedWait {
     pub run: RunId,
     pub attempt: i32,
     /// What it waits for, with the parameters of its reason.
-    pub detail: Box<ReasonDetail>,
+    pub detail: Arc<ReasonDetail>,
     /// Where it waits.
     pub place: WaitPlace,
 }

@@ -1,5 +1,7 @@
 //! Ends of attempts, and what follows from them: retries, verdicts, runs of child jobs.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use rondel_core::outcome::{NextStep, NextStepPolicy, Outcome};
 use rondel_core::reason::ReasonDetail;
@@ -33,7 +35,7 @@ pub struct AttemptEnd {
     /// How the attempt was routed to its executor, as [`rondel_core::route::trace`] writes it.
     pub trace: Option<String>,
     /// The parameters of the outcome's reason.
-    pub detail: Option<Box<ReasonDetail>>,
+    pub detail: Option<Arc<ReasonDetail>>,
     /// A random number from 0 to 1 that varies the delay of a retry.
     pub jitter: f64,
     /// The lease under which a server decided this end on its own; the end is refused if the run has another owner by now. `None` for an

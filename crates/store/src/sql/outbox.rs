@@ -1,5 +1,6 @@
 //! The trait `Outbox` in SQL.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -331,7 +332,7 @@ fn run_message(row: &AnyRow) -> Result<Option<(RunMessage, Timestamp)>> {
         message: columns.opt_text("message")?,
         span: None,
     };
-    message.detail = columns.opt_text("detail")?.map(|text| Box::new(ReasonDetail::from_json(&text)));
+    message.detail = columns.opt_text("detail")?.map(|text| Arc::new(ReasonDetail::from_json(&text)));
     let (span_end_at, span_count) = (columns.opt_at("span_end_at_ms")?, columns.int("span_count")?);
     message.span = span_end_at.map(|last_at| (last_at, span_count));
     message.app_name = columns.text("name")?;

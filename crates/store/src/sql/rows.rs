@@ -1,5 +1,7 @@
 //! Conversion of rows of `run` to values of the domain and back, and the statements that several files use.
 
+use std::sync::Arc;
+
 use rondel_core::reason::ReasonDetail;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, Run, RunId};
 use sqlx::any::AnyRow;
@@ -158,7 +160,7 @@ pub(super) fn run(row: &AnyRow) -> Result<Run> {
         cancel_by: columns.opt_text("cancel_by")?,
         span_end_at: columns.opt_at("span_end_at_ms")?,
         span_count: columns.int("span_count")?,
-        detail: columns.opt_text("detail")?.map(|text| Box::new(ReasonDetail::from_json(&text))),
+        detail: columns.opt_text("detail")?.map(|text| Arc::new(ReasonDetail::from_json(&text))),
         cancel_reason: columns.opt_word("cancel_reason")?,
         only_executor: columns.opt_text("only_executor")?,
         trigger_key: columns.opt_text("trigger_key")?,

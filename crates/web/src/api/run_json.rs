@@ -1,5 +1,7 @@
 //! Runs as the API shows them.
 
+use std::sync::Arc;
+
 use rondel_core::part::Part;
 use rondel_core::pump::Counts;
 use rondel_core::reason::ReasonDetail;
@@ -44,7 +46,7 @@ pub(crate) struct RunItem {
     reason: Option<Reason>,
     /// The parameters of the reason, and what the run waits or waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    detail: Option<Box<ReasonDetail>>,
+    detail: Option<Arc<ReasonDetail>>,
     started_at: Option<Timestamp>,
     finished_at: Option<Timestamp>,
     message: Option<String>,
@@ -137,7 +139,7 @@ struct AttemptJson {
     reason: Option<Reason>,
     /// The parameters of the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
-    detail: Option<Box<ReasonDetail>>,
+    detail: Option<Arc<ReasonDetail>>,
     executor: Option<String>,
     started_at: Option<Timestamp>,
     finished_at: Option<Timestamp>,

@@ -1,6 +1,7 @@
 //! The waits of runs, as stored in their rows.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use rondel_core::reason::ReasonDetail;
 use rondel_core::{RunId, Timestamp};
@@ -19,6 +20,6 @@ pub(crate) struct StoredWait {
     pub(in crate::dispatch) token: LeaseToken,
     /// When the wait was noted.
     pub(in crate::dispatch) stored_at: Timestamp,
-    pub(in crate::dispatch) detail: Box<ReasonDetail>,
+    pub(in crate::dispatch) detail: Arc<ReasonDetail>,
     pub(in crate::dispatch) place: WaitPlace,
 }

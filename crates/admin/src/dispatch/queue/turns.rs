@@ -7,9 +7,10 @@ use crate::dispatch::ahead;
 use crate::dispatch::decision::Decision;
 use crate::dispatch::queue::overlap::{AdmittedRun, GateDecision, queue_max};
 use crate::dispatch::ready::ReadyRun;
-use crate::dispatch::runs::{Arrival, Stage, Timer, WaitingRun};
+use crate::dispatch::runs::{Arrival, Stage, WaitingRun};
 use crate::dispatch::state::Work;
 use crate::dispatch::step::Step;
+use crate::dispatch::timer::Timer;
 use crate::dispatch::waits;
 
 /// Carries out the decision of a gate about a run, and returns the run if it may pass.

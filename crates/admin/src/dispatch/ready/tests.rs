@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use rondel_core::misfire::LateBecause;
 use serde_json::json;
 
@@ -13,8 +15,8 @@ fn due(overrides: &serde_json::Value, change: impl FnOnce(&mut Run)) -> ReadyRun
     ready
 }
 
-fn waiting_for(waits_for: WaitFor) -> Box<ReasonDetail> {
-    Box::new(ReasonDetail { waits_for: Some(waits_for), ..ReasonDetail::default() })
+fn waiting_for(waits_for: WaitFor) -> Arc<ReasonDetail> {
+    Arc::new(ReasonDetail { waits_for: Some(waits_for), ..ReasonDetail::default() })
 }
 
 #[test]
@@ -57,7 +59,7 @@ fn the_queue_time_of_an_attempt_that_no_executor_received_continues() {
     ] {
         let again = due(&json!({}), |run| {
             (run.attempt, run.reason) = (attempt, reason);
-            run.detail = Some(Box::new(ReasonDetail { waited_ms, ..ReasonDetail::default() }));
+            run.detail = Some(Arc::new(ReasonDetail { waited_ms, ..ReasonDetail::default() }));
         });
         assert_eq!(
             again.with_queue_start(AT(10_000)).queued_at,

@@ -1,6 +1,8 @@
 //! Runs that continue past their timeout. Normally the executor stops a run at its deadline. If it does not, the server asks it to stop the
 //! run, and later gives the run up, so that its job can continue.
 
+use std::sync::Arc;
+
 use rondel_core::RunId;
 use rondel_core::outcome::Outcome;
 use rondel_core::reason::{ReasonDetail, milliseconds};
@@ -54,7 +56,7 @@ fn give_up(d: &mut Decision<'_>, run: RunId) {
     let attempt_end = AttemptEnd {
         executor: Some((active.executor, active.executor_name.clone())),
         started_at: active.began_at,
-        detail: Some(Box::new(detail)),
+        detail: Some(Arc::new(detail)),
         is_unsent: false,
         ..end_of_unsent(&active.ready.run, &active.ready.definition, outcome, now, Some(message))
     };

@@ -177,7 +177,7 @@ mod tests {
     fn a_run_without_a_name_waits_for_its_home() {
         let detail = ReasonDetail { waits_for: Some(WaitFor::Run), ..ReasonDetail::default() };
         let overdue = Run { due_at: NOW - Duration::from_secs(31), ..run(None) };
-        let behind = Run { detail: Some(Box::new(detail)), ..overdue.clone() };
+        let behind = Run { detail: Some(Arc::new(detail)), ..overdue.clone() };
         let waiting = Run { status: RunStatus::Waiting, ..overdue.clone() };
         for (run, sent_to, this, expected) in [
             (run(None), Some(7), HOME, ResultDecision::Taken),

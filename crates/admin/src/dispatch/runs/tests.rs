@@ -1,9 +1,12 @@
+use std::time::Duration;
+
 use rondel_core::ExecutorId;
 use serde_json::json;
 
 use super::*;
 use crate::dispatch::active::Phase;
 use crate::dispatch::tests_support::{definition, ready};
+use crate::dispatch::timer::MARK_LEAD;
 
 fn version(second: i64, epoch: i64, attempt: i32) -> ReadyRun {
     let mut ready = ready(second, &definition(&json!({})));

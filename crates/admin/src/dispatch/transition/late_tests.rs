@@ -1,6 +1,7 @@
 //! Scenarios with runs whose queue time ends, and with stored waits. As in [`tests`](super::tests), times are seconds, and runs are named
 //! by the second at which they are due.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::homes::Switch;
@@ -260,7 +261,7 @@ fn the_home_of_a_limit_is_asked_for_once_all_open_runs_are_known() {
 fn a_noted_wait_keeps_the_rest_of_the_row() {
     let mut world = World::new();
     let mut adopted = run_with_queue_timeout(1, "60s");
-    adopted.run.detail = Some(Box::new(ReasonDetail { executor: Some("e7".to_owned()), ..ReasonDetail::default() }));
+    adopted.run.detail = Some(Arc::new(ReasonDetail { executor: Some("e7".to_owned()), ..ReasonDetail::default() }));
     world.arrive([adopted]);
     world.at(1.0);
     let notes = noted_waits(&mut world, 3.0);

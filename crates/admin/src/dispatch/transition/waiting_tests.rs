@@ -2,6 +2,7 @@
 //! runs are named by the second at which they are due.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
@@ -38,7 +39,7 @@ fn a_run_with_a_noted_wait_is_marked_before_it_is_sent() {
     assert_eq!(world.reply(1, 1, 1, Reply::Refused(RefusedWhy::Full, None)), ["unmark 1"]);
     // The next server reads from the row that the run waits.
     let mut adopted = plain(5);
-    adopted.run.detail = Some(Box::new(ReasonDetail { waits_for: Some(WaitFor::Run), ..ReasonDetail::default() }));
+    adopted.run.detail = Some(Arc::new(ReasonDetail { waits_for: Some(WaitFor::Run), ..ReasonDetail::default() }));
     world.arrive([adopted]);
     world.around.now = Timestamp::from_secs(5);
     world.on(Event::Round(Vec::new()));

@@ -1,5 +1,7 @@
 //! Runs whose last attempt never began, and runs whose outcome is unknown.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::reason::ReasonDetail;
 use crate::run::Attempt;
@@ -9,7 +11,7 @@ fn attempt(number: i32, status: RunStatus, reason: Reason) -> Attempt {
         attempt: number,
         status,
         reason: Some(reason),
-        detail: Some(Box::new(ReasonDetail { executor: Some("w-1".to_owned()), ..ReasonDetail::default() })),
+        detail: Some(Arc::new(ReasonDetail { executor: Some("w-1".to_owned()), ..ReasonDetail::default() })),
         executor: Some("w-1".to_owned()),
         executor_id: None,
         started_at: (status == RunStatus::Failed).then(|| secs(21)),
@@ -68,7 +70,7 @@ fn a_lost_attempt_may_have_run_and_one_that_was_never_received_did_not() {
 
 #[test]
 fn a_run_with_an_unknown_outcome_may_have_run() {
-    let detail = || Some(Box::new(ReasonDetail { executor: Some("w-1".to_owned()), ..ReasonDetail::default() }));
+    let detail = || Some(Arc::new(ReasonDetail { executor: Some("w-1".to_owned()), ..ReasonDetail::default() }));
     let sent = |status, reason| Run {
         executor: Some("w-1".to_owned()),
         detail: detail(),
@@ -86,7 +88,7 @@ fn a_run_with_an_unknown_outcome_may_have_run() {
 fn a_run_that_runs_late_names_its_wait() {
     let detail = ReasonDetail { waits_for: Some(crate::reason::WaitFor::Run), ..ReasonDetail::default() };
     let started_at = Some(secs(20 + 20 * 60));
-    let run = Run { started_at, detail: Some(Box::new(detail)), ..row(9, secs(20), RunStatus::Running, None) };
+    let run = Run { started_at, detail: Some(Arc::new(detail)), ..row(9, secs(20), RunStatus::Running, None) };
     let (en, zh) = answer(&[], run.clone());
     assert!(en.ends_with(", 20 min late (waited 20 min behind an earlier run of the job)."), "{en}");
     assert!(zh.ends_with("，晚了 20 分钟（等待该任务较早的运行结束用了 20 分钟）。"), "{zh}");
@@ -112,7 +114,7 @@ fn the_wait_in_the_executors_queue_is_named() {
     let trace = serde_json::json!({"route": "round", "waited": {"executor": 1}}).to_string();
     let run = Run {
         started_at: Some(secs(20 + 20 * 60)),
-        detail: Some(Box::new(detail)),
+        detail: Some(Arc::new(detail)),
         trace: Some(trace),
         ..row(9, secs(20), RunStatus::Succeeded, None)
     };

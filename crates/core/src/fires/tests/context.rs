@@ -1,5 +1,7 @@
 //! Answers that name servers, executors, other runs and first causes.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::fires::{AnswerContext, ExecutorState, OtherRun, ServerState};
 use crate::homes::Switch;
@@ -30,7 +32,7 @@ fn other(id: i64, job: &str, change: impl FnOnce(Run) -> Run) -> OtherRun {
 }
 
 fn with_detail(run: Run, detail: ReasonDetail) -> Run {
-    Run { detail: Some(Box::new(detail)), ..run }
+    Run { detail: Some(Arc::new(detail)), ..run }
 }
 
 fn limit() -> ReasonDetail {

@@ -1,5 +1,7 @@
 //! The sentences about rows and instants, at their bounds.
 
+use std::sync::Arc;
+
 use super::*;
 
 /// The English answer about a row, at an instant.
@@ -40,7 +42,7 @@ fn waits_from_half_a_second_are_reported() {
     let waited = |turn: u32, executor: u32, waits_for: Option<WaitFor>| {
         let trace = format!(r#"{{"route":"round","of":["w1"],"waited":{{"turn":{turn},"executor":{executor}}}}}"#);
         let detail =
-            waits_for.map(|waits_for| Box::new(ReasonDetail { waits_for: Some(waits_for), ..ReasonDetail::default() }));
+            waits_for.map(|waits_for| Arc::new(ReasonDetail { waits_for: Some(waits_for), ..ReasonDetail::default() }));
         let row = Run { started_at: Some(secs(70)), trace: Some(trace), detail, ..done(1, secs(60)) };
         let text = sentence_of(&facts, &row);
         let (_, part) = text.split_once("10 s late").unwrap();
@@ -208,7 +210,7 @@ fn an_unknown_outcome_has_the_reason_that_is_true() {
     let definitions = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
     let unknown = |reason, detail| {
         let (executor, started_at) = (Some("w1".to_owned()), Some(secs(60)));
-        let detail = Some(Box::new(ReasonDetail { executor: executor.clone(), ..detail }));
+        let detail = Some(Arc::new(ReasonDetail { executor: executor.clone(), ..detail }));
         Run { executor, started_at, detail, ..row(1, secs(60), RunStatus::Unknown, reason) }
     };
     let both = |row: Run| {

@@ -1,6 +1,8 @@
 //! Dispatch of open runs to executors: turning waiting runs into pending ones, marking, recording as running, and
 //! expanding.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use rondel_core::reason::ReasonDetail;
 use rondel_core::run::ROOT_SHARD;
@@ -97,7 +99,7 @@ impl Dispatch for MemStore {
     async fn note_waits(&self, token: LeaseToken, waits: &[NotedWait]) -> Result<()> {
         let mut state = self.state();
         for wait in waits {
-            let detail = wait.detail.to_json().map(|text| Box::new(ReasonDetail::from_json(&text)));
+            let detail = wait.detail.to_json().map(|text| Arc::new(ReasonDetail::from_json(&text)));
             let WaitPlace::Executor(run_at_executor) = &wait.place else {
                 if let Some(run) = state.pending_run(token, wait.run, wait.attempt) {
                     run.detail = detail;

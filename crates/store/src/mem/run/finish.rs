@@ -1,5 +1,7 @@
 //! The end of attempts, and what follows from it.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use rondel_core::outcome::NextStep;
 use rondel_core::reason::ReasonDetail;
@@ -181,6 +183,6 @@ impl State {
 }
 
 /// The detail as it is read back from its stored text.
-fn detail_of(clean_end: &CleanEnd<'_>) -> Option<Box<ReasonDetail>> {
-    clean_end.detail.as_deref().map(|text| Box::new(ReasonDetail::from_json(text)))
+fn detail_of(clean_end: &CleanEnd<'_>) -> Option<Arc<ReasonDetail>> {
+    clean_end.detail.as_deref().map(|text| Arc::new(ReasonDetail::from_json(text)))
 }

@@ -1,5 +1,7 @@
 //! The trait `Runs` in SQL: reads runs by id, for the tick, in pages, with their attempts.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use rondel_core::reason::{Reason, ReasonDetail};
 use rondel_core::run::Attempt;
@@ -342,7 +344,7 @@ impl Runs for SqlStore {
                 started_at: columns.opt_at("started_at_ms")?,
                 finished_at: columns.opt_at("finished_at_ms")?,
                 message: columns.opt_text("message")?,
-                detail: columns.opt_text("detail")?.map(|text| Box::new(ReasonDetail::from_json(&text))),
+                detail: columns.opt_text("detail")?.map(|text| Arc::new(ReasonDetail::from_json(&text))),
             });
         }
         attempts.reverse();

@@ -1,6 +1,7 @@
 //! The fires of a job with their outcomes, the reason why a job did or did not run, and the versions of its definition.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::response::Response;
@@ -140,7 +141,7 @@ pub(super) struct EntryJson {
     reason: Option<Reason>,
     /// The parameters of the reason, and what the run waits or waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    detail: Option<Box<ReasonDetail>>,
+    detail: Option<Arc<ReasonDetail>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     calendar: Option<CalendarJson>,
     /// False for a run whose instant was not planned by the definition of that time.

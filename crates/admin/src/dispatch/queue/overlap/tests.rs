@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use rondel_core::outcome::Outcome;
 use rondel_core::reason::{ReasonDetail, WaitFor};
 use rondel_core::{Reason, Timestamp};
@@ -8,7 +10,7 @@ use crate::definitions::CompiledDefinition;
 use crate::dispatch::tests_support::{definition, ready};
 use crate::dispatch::waits::end_of_missed;
 
-type Definition = std::sync::Arc<CompiledDefinition>;
+type Definition = Arc<CompiledDefinition>;
 
 fn overlap(policy: &str, max: u32) -> Definition {
     definition(&json!({"overlap": {"policy": policy, "max": max}}))
@@ -469,7 +471,7 @@ fn a_run_that_waited_in_time_is_not_missed_before_its_queue_time_ends() {
     let now = Timestamp::from_secs;
     let left_behind = |waits_for| {
         let mut ready = ready(100, &patient);
-        ready.run.detail = Some(Box::new(ReasonDetail { waits_for, ..ReasonDetail::default() }));
+        ready.run.detail = Some(Arc::new(ReasonDetail { waits_for, ..ReasonDetail::default() }));
         ready
     };
     assert!(ready(100, &patient).is_missed(now(130)), "no server had it");
