@@ -438,17 +438,16 @@ pub async fn waits_and_reasons_keep_their_parameters(store: &dyn Store) {
     let token = join(store).await;
     let (run, other) = (pending_run(store, token).await, pending_run(store, token).await);
     let behind = ReasonDetail { waits_for: Some(WaitFor::Run), run: Some(other.id), ..ReasonDetail::default() };
-    let wait = |run: &Run, attempt| {
-        let (run, detail) = (run.id, Arc::new(behind.clone()));
-        NotedWait { run, attempt, detail, place: WaitPlace::Server }
-    };
+    let behind = Arc::new(behind);
+    let wait =
+        |run: &Run, attempt| NotedWait { run: run.id, attempt, detail: Arc::clone(&behind), place: WaitPlace::Server };
     store.note_waits(token, &[wait(&run, 1), wait(&other, 2)]).await.unwrap();
     store.note_waits(LeaseToken { epoch: 9, ..token }, &[wait(&other, 1)]).await.unwrap();
     store.note_waits(token, &[]).await.unwrap();
-    assert_eq!(read_run(store, run.id).await.detail.as_deref(), Some(&behind));
+    assert_eq!(read_run(store, run.id).await.detail.as_ref(), Some(&behind));
     assert_eq!(read_run(store, other.id).await.detail, None, "another attempt, another lease");
     finish_one(store, finish(&run, Outcome::Succeeded)).await;
-    assert_eq!(read_run(store, run.id).await.detail.as_deref(), Some(&behind), "what it waited for stays");
+    assert_eq!(read_run(store, run.id).await.detail.as_ref(), Some(&behind), "what it waited for stays");
     store.note_waits(token, &[wait(&run, 1)]).await.unwrap();
 
     let lost = ReasonDetail { executor: Some("w1".to_owned()), ..ReasonDetail::default() };
