@@ -17,8 +17,10 @@ use crate::registry::OnlineExecutor;
 
 /// How long an attempt that has ended is remembered: its last report may come after its result.
 const KEPT_FOR: Duration = Duration::from_secs(60);
-/// How long a new group may be missing in the number of runs that its executor has reported: somewhat longer than the period of heartbeats.
-const UNCOUNTED_FOR: Duration = Duration::from_secs(3);
+/// A new group may be missing in the number of runs that its executor has reported: for the period of heartbeats and this long.
+const HEARTBEAT_DELAY_MAX: Duration = Duration::from_secs(1);
+/// The shortest time for which a group counts as new, however often executors send heartbeats.
+const UNCOUNTED_MIN: Duration = Duration::from_secs(3);
 
 /// A group as it was seen last.
 #[derive(Debug)]
@@ -29,6 +31,8 @@ struct GroupState {
     mode: GroupMode,
     /// The instant of the first look that found the group's run under way.
     first_seen_at: Timestamp,
+    /// The instant from which the number of runs that its executor has reported has the group.
+    counted_from: Timestamp,
     /// The instant of the last look that found the group's run open.
     seen_at: Timestamp,
     /// Whether the group is to leave its executor for another executor.
@@ -40,9 +44,24 @@ struct GroupState {
 }
 
 impl GroupState {
+    /// A group that a look at `now` sees for the first time. Executors send heartbeats with the period `heartbeat`.
+    fn new(root: Option<RunId>, executor: ExecutorId, heartbeat: Duration, now: Timestamp) -> Self {
+        Self {
+            root,
+            executor,
+            mode: GroupMode::Takes,
+            first_seen_at: now,
+            counted_from: now + heartbeat.saturating_add(HEARTBEAT_DELAY_MAX).max(UNCOUNTED_MIN),
+            seen_at: now,
+            is_leaving: false,
+            last_order: None,
+            taken_order: (0, 0),
+        }
+    }
+
     /// Whether its executor may not have counted it yet. A clock that was set back makes no group new.
     fn is_new(&self, now: Timestamp) -> bool {
-        now >= self.first_seen_at && now < self.first_seen_at + UNCOUNTED_FOR
+        now >= self.first_seen_at && now < self.counted_from
     }
 }
 
@@ -124,16 +143,8 @@ impl Groups {
         for run in runs.iter().filter(|run| run.status == RunStatus::Running && run.started_at.is_some()) {
             let Some(executor) = run.executor_id else { continue };
             let owner = Owner { run: run.id, attempt: run.attempt };
-            let group_state = groups.entry(owner).or_insert_with(|| GroupState {
-                root: run.parent,
-                executor,
-                mode: GroupMode::Takes,
-                first_seen_at: snapshot.now,
-                seen_at: snapshot.now,
-                is_leaving: false,
-                last_order: None,
-                taken_order: (0, 0),
-            });
+            let new_group = || GroupState::new(run.parent, executor, shared.config.heartbeat, snapshot.now);
+            let group_state = groups.entry(owner).or_insert_with(new_group);
             (group_state.executor, group_state.seen_at) = (executor, snapshot.now);
             // A group that was queued when the job was paused, and began anyway, has no cancel request, but its root run has one.
             let must_end = run.cancel_by.is_some() || run.parent.is_some_and(|root| ending_roots.contains(&root));
@@ -345,4 +356,20 @@ fn capable_executors(shared: &Shared, snapshot: &PumpSnapshot<'_>) -> Vec<(Onlin
     };
     let has_handler = |executor: &OnlineExecutor| executor.app == app && executor.handlers.contains(&job.handler);
     shared.registry.all().into_iter().filter(has_handler).map(|executor| (executor.clone(), room(&executor))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With a long period of heartbeats, an executor may report for a long time that it has a free slot, although a new group took it.
+    #[test]
+    fn a_group_is_new_until_a_heartbeat_has_counted_it() {
+        for (heartbeat_ms, counted_ms) in [(500, 3_000), (2_000, 3_000), (10_000, 11_000)] {
+            let at = |ms: i64| Timestamp::from_millis(1_000_000 + ms);
+            let group_state = GroupState::new(None, ExecutorId::new(1), Duration::from_millis(heartbeat_ms), at(0));
+            let is_new = [-1, 0, counted_ms - 1, counted_ms].map(|ms| group_state.is_new(at(ms)));
+            assert_eq!(is_new, [false, true, true, false], "a heartbeat each {heartbeat_ms} ms");
+        }
+    }
 }

@@ -416,6 +416,22 @@ pub async fn a_run_may_end_with_its_children(store: &dyn Store) {
     ));
     ends(&root, Outcome::Cancelled).await;
     assert_eq!(read_run(store, root.id).await.status, RunStatus::Cancelled);
+    // If the handler succeeded despite a request, the owner reads a repeated request while the run awaits its children.
+    for asks_for_many in [false, true] {
+        let root = start(store, token, &a).await;
+        store.ask_cancel(root.id, CancelRequest::requested("mia"), now).await.unwrap();
+        ends(&root, Outcome::Succeeded).await;
+        assert_eq!((state(root.id).await, store.cancels(token).await.unwrap()), (awaiting.clone(), Vec::new()));
+        let again = CancelRequest::requested("leo");
+        match asks_for_many {
+            true => assert_eq!(store.ask_cancels(&[root.id], again, now).await.unwrap(), 1),
+            false => drop(store.ask_cancel(root.id, again, now).await.unwrap()),
+        }
+        assert_eq!(store.cancels(token).await.unwrap(), [(root.id, "mia".to_owned())]);
+        ends(&root, Outcome::Cancelled).await;
+        assert_eq!(read_run(store, root.id).await.status, RunStatus::Cancelled);
+        assert_eq!(store.cancels(token).await.unwrap(), []);
+    }
     let root = start(store, token, &a).await;
     ends(&root, Outcome::Succeeded).await;
     let cancelled = AttemptEnd { policy, executor: None, ..finish(&root, Outcome::Cancelled) };

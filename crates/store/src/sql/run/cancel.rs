@@ -115,11 +115,12 @@ impl Cancel for SqlStore {
         let mut asked_count = 0;
         for chunk in ids.chunks(CHUNK_MAX) {
             asked_count += transact!(self, "ask_cancels", |tx| {
-                let mut new_ids = Vec::with_capacity(chunk.len());
+                let (mut open_ids, mut new_ids) = (Vec::with_capacity(chunk.len()), Vec::with_capacity(chunk.len()));
                 let open_rows = tx.rows(Query::new(&LOCK_OPEN_RUNS).list(chunk.iter().copied())).await?;
                 for row in &open_rows {
                     let mut columns = Reader::new(row, "run");
                     let id = columns.int("id")?;
+                    open_ids.push(id);
                     if request.replaces(cancel_request_reason(&mut columns)?) {
                         new_ids.push(id);
                     }
@@ -127,8 +128,11 @@ impl Cancel for SqlStore {
                 if !new_ids.is_empty() {
                     let query = Query::new(&SET_CANCELS).text(&by).text(reason.as_str()).list(new_ids.iter().copied());
                     tx.execute_all(query, new_ids.len()).await?;
+                }
+                if !open_ids.is_empty() {
+                    // A run that succeeded despite an earlier request, and awaits its children, no longer has a row here.
                     let query =
-                        Query::new(&INSERT_CANCELS).rows(&new_ids, |query, id| query.int(*id).text(&by).at(now));
+                        Query::new(&INSERT_CANCELS).rows(&open_ids, |query, id| query.int(*id).text(&by).at(now));
                     tx.execute(query).await?;
                 }
                 Ok(u64::try_from(open_rows.len()).unwrap_or(u64::MAX))
@@ -240,7 +244,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Records a request to cancel an open run that is locked, unless an earlier request has precedence.
+    /// Records a request to cancel an open run that is locked. If an earlier request has precedence, the run's owner only reads that one again.
     pub(super) async fn note_cancel(
         &mut self,
         run: &mut Run,
@@ -250,9 +254,10 @@ impl Tx<'_> {
         if request.replaces(run.cancel_request_reason()) {
             let CancelRequest { by, reason } = request;
             self.execute_all(Query::new(&SET_CANCEL).text(by).text(reason.as_str()).int(run.id.get()), 1).await?;
-            self.execute(Query::new(&INSERT_CANCEL).int(run.id.get()).text(by).at(now)).await?;
             (run.cancel_by, run.cancel_reason) = (Some(by.to_owned()), Some(reason));
         }
+        // A run that succeeded despite an earlier request, and awaits its children, no longer has a row in `run_cancel`.
+        self.execute(Query::new(&INSERT_CANCEL).int(run.id.get()).text(request.by).at(now)).await?;
         Ok(())
     }
 }
