@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Deserialize;
 
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::client::{Body, Client, Lines, text_of};
@@ -95,24 +96,38 @@ pub(super) async fn print(client: &Client, args: &LogsArgs, format: FormatArgs) 
         (_, line) => line.map(|line| ("from_line", line.to_string())),
     };
     let log = Log { client, path: ["runs", &id, "logs"], query, start, format: format.format };
-    if args.follow {
-        log.follow().await?
-    } else {
-        log.print_pages().await?
-    }
-    if log.is_plain() { explain_missing_log(client, &id).await } else { Ok(()) }
+    let has_lines = if args.follow { log.follow().await? } else { log.print_pages().await? };
+    if log.is_plain() && !has_lines { explain_missing_log(client, &id, args.attempt).await } else { Ok(()) }
 }
 
-/// Explains a missing log: a run that ended before it began wrote nothing, and only its message has the cause.
-async fn explain_missing_log(client: &Client, id: &str) -> Result<(), Failure> {
+/// Explains a missing log: an attempt that ended before it began wrote nothing, and only the message of its run has the cause.
+async fn explain_missing_log(client: &Client, id: &str, attempt: Option<u32>) -> Result<(), Failure> {
     let run = client.get(&["runs", id], &[]).await?.value()?;
-    if run["started_at"].is_null() && !run["finished_at"].is_null() {
-        let (status, message) = (text_of(&run["status"]), text_of(&run["message"]));
-        output::print_message(&harmless_text(&format!(
-            "the run never began, so it wrote nothing; {status}: {message}"
-        )));
+    if let Some(explanation) = missing_log_explanation(&run, attempt) {
+        output::print_message(&harmless_text(&explanation));
     }
     Ok(())
+}
+
+/// Why the newest attempt of a run wrote nothing. `None` if it began, if it has not ended, or if the log of an earlier attempt was requested.
+fn missing_log_explanation(run: &Value, attempt: Option<u32>) -> Option<String> {
+    let newest_attempt = run["attempt"].as_u64().unwrap_or(1);
+    let is_newest = attempt.is_none_or(|attempt| u64::from(attempt) == newest_attempt);
+    if !is_newest || !run["started_at"].is_null() || run["finished_at"].is_null() {
+        return None;
+    }
+    let (status, message) = (text_of(&run["status"]), text_of(&run["message"]));
+    if status == "unknown" || run["reason"] == "executor_lost" {
+        return Some(format!("no line has arrived, but the handler may have begun; {status}: {message}"));
+    }
+    // The run's row has the start of the newest attempt only: an earlier one may have begun.
+    Some(match newest_attempt {
+        0 | 1 => format!("the run never began, so it wrote nothing; {status}: {message}"),
+        _ => format!(
+            "attempt {newest_attempt} never began, so it wrote nothing; {status}: {message}; the attempt before it: --attempt {}",
+            newest_attempt - 1
+        ),
+    })
 }
 
 /// The id of the newest begun run of a job. It may be on any page of the list, because newer runs may be waiting or skipped.
@@ -144,17 +159,19 @@ struct Log<'a> {
 }
 
 impl Log<'_> {
-    /// Prints the lines written so far.
-    async fn print_pages(&self) -> Result<(), Failure> {
+    /// Prints the lines written so far. Returns whether there are any.
+    async fn print_pages(&self) -> Result<bool, Failure> {
         let mut body = self.request_page(None).await?;
         let mut requested_cursor = None;
         if !self.is_search() && self.format == Format::Json && !has_more(&body)? {
-            return output::print_json(body.text());
+            output::print_json(body.text())?;
+            return Ok(true);
         }
-        let mut items = Vec::new();
+        let (mut items, mut has_lines) = (Vec::new(), false);
         loop {
             let page: Page<'_> = parse_json(body.text())?;
             let (count, next_cursor) = (page.items.len(), page.next_cursor);
+            has_lines |= count > 0;
             for item in page.items {
                 match self.format {
                     Format::Json => items.push(item.get().to_owned()),
@@ -170,7 +187,10 @@ impl Log<'_> {
                     body = self.request_page(Some(&cursor)).await?;
                     requested_cursor = Some(cursor);
                 }
-                next_cursor => return self.write_document(&items, next_cursor.as_deref()),
+                next_cursor => {
+                    self.write_document(&items, next_cursor.as_deref())?;
+                    return Ok(has_lines);
+                }
             }
         }
     }
@@ -184,9 +204,9 @@ impl Log<'_> {
         self.query.iter().any(|(name, _)| matches!(*name, "level" | "contains" | "severity"))
     }
 
-    /// Prints the lines written so far and all further lines, until the run has ended.
-    async fn follow(&self) -> Result<(), Failure> {
-        let mut lines = self.open(None).await?;
+    /// Prints the lines written so far and all further lines, until the run has ended. Returns whether there are any.
+    async fn follow(&self) -> Result<bool, Failure> {
+        let (mut lines, mut has_lines) = (self.open(None).await?, false);
         loop {
             let end = loop {
                 let Some(line) = lines.next().await? else {
@@ -194,7 +214,10 @@ impl Log<'_> {
                 };
                 match serde_json::from_str::<End>(&line) {
                     Ok(end) => break end,
-                    Err(_) => self.print_line(&line)?,
+                    Err(_) => {
+                        self.print_line(&line)?;
+                        has_lines = true;
+                    }
                 }
             };
             match end {
@@ -203,7 +226,7 @@ impl Log<'_> {
                     tokio::time::sleep(RECONNECT_DELAY).await;
                     lines = retry_while_unreachable(None, async || self.open(Some(&cursor)).await).await?;
                 }
-                End { .. } => return Ok(()),
+                End { .. } => return Ok(has_lines),
             }
         }
     }
@@ -263,7 +286,35 @@ fn parse_json<'a, T: Deserialize<'a>>(json: &'a str) -> Result<T, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn only_an_attempt_that_never_began_is_explained_as_such() {
+        let ended = |attempt: u32, status: &str, reason: &str, started_at: Option<&str>| {
+            json!({"attempt": attempt, "status": status, "reason": reason, "started_at": started_at, "finished_at": "z", "message": "m"})
+        };
+        let never = "never began, so it wrote nothing";
+        for (run, attempt, expected) in [
+            (ended(1, "skipped", "expired", None), None, Some(format!("the run {never}; skipped: m"))),
+            (
+                ended(3, "failed", "expired", None),
+                None,
+                Some(format!("attempt 3 {never}; failed: m; the attempt before it: --attempt 2")),
+            ),
+            (ended(3, "failed", "expired", None), Some(2), None),
+            (
+                ended(1, "unknown", "executor_lost", None),
+                Some(1),
+                Some("no line has arrived, but the handler may have begun; unknown: m".to_owned()),
+            ),
+            (ended(1, "failed", "handler", Some("a")), None, None),
+            (json!({"attempt": 1, "status": "pending", "started_at": null, "finished_at": null}), None, None),
+        ] {
+            assert_eq!(missing_log_explanation(&run, attempt), expected, "{run} {attempt:?}");
+        }
+    }
 
     #[test]
     fn log_lines_and_the_end_are_distinguished() {

@@ -117,20 +117,29 @@ impl Position {
         Self { attempt, chunk: -1, skip: 0, seq: 0 }
     }
 
-    /// The position before line `line` (counted from 1) of an attempt with chunks of these sizes. The end of the log if it has fewer
-    /// lines.
-    pub(super) fn before_line(line: u64, attempt: i32, sizes: &[ChunkSize]) -> Self {
-        let (mut seq, mut last_sequence) = (0, -1);
+    /// The position before line `line` (counted from 1). This position is the end of a chunk before that line, and the next chunks have these
+    /// sizes. Their end if they have fewer lines.
+    pub(super) fn before_line(self, line: u64, sizes: &[ChunkSize]) -> Self {
+        let mut position = self;
         for size in sizes {
-            if line <= seq + size.line_count {
-                let skip = usize::try_from(line.saturating_sub(seq + 1)).unwrap_or(usize::MAX);
+            if line <= position.seq + size.line_count {
+                let skip = usize::try_from(line.saturating_sub(position.seq + 1)).unwrap_or(usize::MAX);
                 // The reader does not wait for a chunk that is missing before this chunk: the position is already past it.
-                return Self { attempt, chunk: size.sequence - 1, skip, seq: line.saturating_sub(1) };
+                return Self { chunk: size.sequence - 1, skip, seq: line.saturating_sub(1), ..self };
             }
-            seq += size.line_count;
-            last_sequence = size.sequence;
+            position = position.after_chunk(size);
         }
-        Self { attempt, chunk: last_sequence, skip: 0, seq }
+        position
+    }
+
+    /// The position after the next chunk, which has this size; this position is the end of a chunk.
+    pub(super) const fn after_chunk(self, size: &ChunkSize) -> Self {
+        Self { attempt: self.attempt, chunk: size.sequence, skip: 0, seq: self.seq + size.line_count }
+    }
+
+    /// The number of the last chunk that the reader has read completely; −1 for none.
+    pub(super) const fn last_chunk(&self) -> i64 {
+        self.chunk
     }
 
     /// How many lines the reader has read.
@@ -138,14 +147,14 @@ impl Position {
         self.seq
     }
 
-    /// Whether chunks are missing between this position and `chunk`. False right before or inside `chunk`: the lines before a chunk that is
-    /// numbered by its first line stay fewer than its number, so the count of lines alone would show the same gap again.
-    fn is_before_gap(&self, chunk: &LogChunk) -> bool {
-        if chunk.sequence == self.chunk.saturating_add(1) {
+    /// Whether chunks are missing between this position and the chunk `sequence`. False right before or inside that chunk: the lines before a
+    /// chunk that is numbered by its first line stay fewer than its number, so the count of lines alone would show the same gap again.
+    pub(super) fn is_before_gap(&self, sequence: i64) -> bool {
+        if sequence == self.chunk.saturating_add(1) {
             return false;
         }
         let line_count_before = self.seq.saturating_sub(u64::try_from(self.skip).unwrap_or(u64::MAX));
-        is_gap_before(chunk.sequence, self.chunk, line_count_before)
+        is_gap_before(sequence, self.chunk, line_count_before)
     }
 
     /// Whether this API can have issued this position for a run that has had `attempt_count` attempts.
@@ -191,7 +200,7 @@ pub(crate) async fn read(
         }
         chunk_count = next_count(&chunks, bytes_max);
         for chunk in chunks {
-            if page.position.is_before_gap(&chunk) && !is_settled && is_fresh(&chunk, now) {
+            if page.position.is_before_gap(chunk.sequence) && !is_settled && is_fresh(&chunk, now) {
                 page.is_drained = true;
                 return Ok(page);
             }
@@ -221,7 +230,7 @@ pub(super) fn is_fresh(chunk: &LogChunk, now: Timestamp) -> bool {
 impl Lines {
     /// Adds the lines of a chunk. `false` means that a limit was reached before the end of the chunk.
     fn add_chunk(&mut self, chunk: LogChunk, line_filter: &LineFilter, (limit, bytes_max): (usize, usize)) -> bool {
-        if self.position.is_before_gap(&chunk) {
+        if self.position.is_before_gap(chunk.sequence) {
             // Moves the position past the missing chunks: even if the page ends within this chunk, the next call does not wait for them
             // again.
             (self.position.chunk, self.position.skip) = (chunk.sequence - 1, 0);

@@ -1,18 +1,16 @@
 //! Finds a line of a log by its number. The sizes of the chunks show which chunk has the line, so no other chunk is read.
 
-use rondel_core::{Run, Timestamp};
-use rondel_store::logs::{ChunkSize, is_gap_before};
+use rondel_core::{Run, RunId, Timestamp};
+use rondel_store::logs::ChunkSize;
 use rondel_store::{Store, StoreError};
 
-use super::lines::{self, Position};
+use super::lines::{self, LineFilter, Lines, LogRange, Position};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::Reader;
 
-/// How many chunk sizes are read from the store at a time.
+/// How many chunk sizes are read from the store at a time, and kept in memory.
 const SIZE_READ_COUNT: u32 = 10_000;
-/// Maximum number of chunks of an attempt that are counted. A log of the maximum size has fewer.
-const CHUNK_COUNT_MAX: usize = 100_000;
 
 /// The place in a log at which a page begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,13 +25,19 @@ pub(crate) enum Seek {
     Around(u64),
 }
 
-/// The size of an attempt's log, in chunks and lines.
+/// The size of an attempt's log, in chunks and lines. A log may have very many chunks, so their sizes are read in parts, and only those of the
+/// last part are kept.
 #[derive(Clone, Debug)]
 pub(crate) struct Extent {
-    attempt: i32,
-    sizes: Vec<ChunkSize>,
-    /// How many lines there are.
-    pub(crate) line_count: u64,
+    run: RunId,
+    /// Where each part of the sizes begins; never empty.
+    part_starts: Vec<Position>,
+    /// The sizes in the last part.
+    last_sizes: Vec<ChunkSize>,
+    /// The position before the last chunk that has a missing chunk before it.
+    before_newest_gap: Option<Position>,
+    /// The position after the last line.
+    end: Position,
 }
 
 /// The position at which a page begins, and its maximum number of lines.
@@ -44,6 +48,9 @@ pub(crate) struct PageWindow {
 }
 
 impl Seek {
+    /// The page ends with the last line, even if its lines are so long that it has fewer than its limit.
+    pub(crate) const END: Self = Self::Before(u64::MAX);
+
     /// Reads the parameters that name a position, of which a query may have one.
     pub(crate) fn from_query(reader: &mut Reader) -> Option<Self> {
         let number = |text: &str| match text.parse::<u32>() {
@@ -89,6 +96,15 @@ impl Seek {
         }
     }
 
+    /// The line that the page must have, however long its lines are; 0 for none.
+    fn required_line(self, line_count: u64) -> u64 {
+        match self {
+            Self::Tail(_) | Self::From(_) => 0,
+            Self::Before(line) => line.saturating_sub(1).min(line_count),
+            Self::Around(line) => line.min(line_count),
+        }
+    }
+
     /// Whether the page also has a fixed end. Such a page cannot be streamed.
     pub(crate) const fn has_end(self) -> bool {
         matches!(self, Self::Before(_) | Self::Around(_))
@@ -114,49 +130,86 @@ pub(crate) fn check_start(seek: Option<Seek>, has_cursor: bool, is_streamed: boo
 impl Extent {
     /// Counts the lines of an attempt that a reader of the whole log would get now.
     pub(crate) async fn read(store: &dyn Store, run: &Run, attempt: i32, now: Timestamp) -> Result<Self, StoreError> {
-        let mut sizes: Vec<ChunkSize> = Vec::new();
+        let start = Position::before_first_line(attempt);
+        let (part_starts, last_sizes) = (Vec::new(), Vec::new());
+        let mut extent = Self { run: run.id, part_starts, last_sizes, before_newest_gap: None, end: start };
         loop {
-            let after_sequence = sizes.last().map_or(-1, |size| size.sequence);
-            let page = store.log_sizes(run.id, attempt, after_sequence, SIZE_READ_COUNT).await?;
-            let is_last = page.len() < usize::try_from(SIZE_READ_COUNT).unwrap_or(usize::MAX);
-            sizes.extend(page);
-            if is_last || sizes.len() >= CHUNK_COUNT_MAX {
+            let sizes = extent.read_sizes(store, extent.end).await?;
+            let is_last = sizes.len() < usize::try_from(SIZE_READ_COUNT).unwrap_or(usize::MAX);
+            extent.add_part(sizes);
+            if is_last {
                 break;
             }
         }
-        if !lines::is_settled(run, attempt, now) {
-            let gap = newest_gap(&sizes);
+        if let Some(before_gap) = extent.before_newest_gap.filter(|_| !lines::is_settled(run, attempt, now)) {
             // A missing chunk may still arrive, so the lines after it have no final number yet and are not counted.
-            if let Some(gap_index) = gap {
-                let before_sequence =
-                    gap_index.checked_sub(1).and_then(|last| sizes.get(last)).map_or(-1, |size| size.sequence);
-                let chunk_after_gap = store.log_chunks(run.id, attempt, before_sequence, 1).await?;
-                if chunk_after_gap.first().is_some_and(|chunk| lines::is_fresh(chunk, now)) {
-                    sizes.truncate(gap_index);
-                }
+            let chunk_after_gap = store.log_chunks(run.id, attempt, before_gap.last_chunk(), 1).await?;
+            if chunk_after_gap.first().is_some_and(|chunk| lines::is_fresh(chunk, now)) {
+                extent.end = before_gap;
             }
         }
-        let line_count = sizes.iter().map(|size| size.line_count).sum();
-        Ok(Self { attempt, sizes, line_count })
+        Ok(extent)
     }
 
-    /// The page for a seek parameter.
-    pub(crate) fn window(&self, seek: Seek, limit: usize) -> PageWindow {
-        let (line, limit) = seek.first_line(self.line_count, limit);
-        PageWindow { from: Position::before_line(line, self.attempt, &self.sizes), limit }
+    async fn read_sizes(&self, store: &dyn Store, from: Position) -> Result<Vec<ChunkSize>, StoreError> {
+        store.log_sizes(self.run, from.attempt, from.last_chunk(), SIZE_READ_COUNT).await
     }
-}
 
-/// The index of the last chunk that has a missing chunk before it.
-fn newest_gap(sizes: &[ChunkSize]) -> Option<usize> {
-    let (mut last_sequence, mut line_count, mut newest_index) = (-1, 0, None);
-    for (index, size) in sizes.iter().enumerate() {
-        if is_gap_before(size.sequence, last_sequence, line_count) {
-            newest_index = Some(index);
+    /// Counts the lines of the next part of the chunks.
+    fn add_part(&mut self, sizes: Vec<ChunkSize>) {
+        self.part_starts.push(self.end);
+        for size in &sizes {
+            if self.end.is_before_gap(size.sequence) {
+                self.before_newest_gap = Some(self.end);
+            }
+            self.end = self.end.after_chunk(size);
         }
-        (last_sequence, line_count) = (size.sequence, line_count + size.line_count);
+        self.last_sizes = sizes;
     }
-    newest_index
+
+    /// How many lines there are.
+    pub(crate) const fn line_count(&self) -> u64 {
+        self.end.line_count()
+    }
+
+    /// The window for a seek parameter.
+    pub(crate) async fn window(&self, store: &dyn Store, seek: Seek, limit: usize) -> Result<PageWindow, StoreError> {
+        let (line, limit) = seek.first_line(self.line_count(), limit);
+        let part = self.part_starts.iter().enumerate().rfind(|(_, start)| start.line_count() < line);
+        let from = match part {
+            Some(_) if line > self.line_count() => self.end,
+            Some((index, start)) if index + 1 == self.part_starts.len() => start.before_line(line, &self.last_sizes),
+            Some((_, start)) => start.before_line(line, &self.read_sizes(store, *start).await?),
+            None => self.end,
+        };
+        Ok(PageWindow { from, limit })
+    }
+
+    /// Reads the page for a seek parameter; returns the position at which it begins, and its lines. The size of a page is limited. If its lines
+    /// are so long that it would end before the line that it must have, it gets fewer lines before that line. A search of a bounded part of the
+    /// log continues with the next page instead.
+    pub(crate) async fn read_page(
+        &self,
+        store: &dyn Store,
+        run: &Run,
+        (seek, mut limit): (Seek, usize),
+        line_filter: &LineFilter,
+        now: Timestamp,
+    ) -> Result<(Position, Lines), StoreError> {
+        let required_line = if line_filter.matches_all() { seek.required_line(self.line_count()) } else { 0 };
+        loop {
+            let window = self.window(store, seek, limit).await?;
+            let bytes_max = lines::TEXT_BYTES_MAX;
+            let range = LogRange { from: window.from, line_filter, limit: window.limit, bytes_max };
+            let page = lines::read(store, run, range, now).await?;
+            let end_line = page.position.line_count();
+            if end_line >= required_line || page.is_drained || limit <= 1 {
+                return Ok((window.from, page));
+            }
+            let read_count = usize::try_from(end_line.saturating_sub(window.from.line_count())).unwrap_or(usize::MAX);
+            limit = read_count.saturating_mul(2).min(limit / 2).max(1);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -193,7 +246,13 @@ mod tests {
         for (sequences, expected) in
             [(&[][..], None), (&[0, 1, 2], None), (&[1, 2], Some(0)), (&[0, 2, 3], Some(1)), (&[0, 2, 4], Some(2))]
         {
-            assert_eq!(newest_gap(&sizes(sequences)), expected, "{sequences:?}");
+            let end = Position::before_first_line(1);
+            let (part_starts, last_sizes) = (Vec::new(), Vec::new());
+            let run = RunId::new(1);
+            let mut extent = Extent { run, part_starts, last_sizes, before_newest_gap: None, end };
+            extent.add_part(sizes(sequences));
+            let line_count = extent.before_newest_gap.map(|position| position.line_count());
+            assert_eq!(line_count, expected, "{sequences:?}");
         }
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::follow::{self, FollowRequest, Format};
 use super::lines::{self, Line, LineFilter, LogRange, Position};
-use super::log_seek::{Extent, PageWindow, Seek, check_start};
+use super::log_seek::{Extent, Seek, check_start};
 use super::runs;
 use crate::answer::json_response;
 use crate::call::Call;
@@ -106,45 +106,46 @@ async fn get(call: Call<LogQuery>, path: Named<path::Run>, headers: HeaderMap) -
     let format = requested_format(&headers);
     let is_streamed = call.query.follow || format == Format::Text;
     check_start(call.query.seek, call.query.after.is_some(), is_streamed)?;
-    let mut limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
-    let mut line_count = None;
     // A browser that reconnects repeats the original URL, including its seek parameter, and adds `Last-Event-ID`; the latter wins.
-    if let Some(seek) = call.query.seek.filter(|_| last_event.is_none()) {
-        let extent = Extent::read(call.engine().store(), &run, position.attempt, call.engine().now()).await?;
-        let window = extent.window(seek, limit);
-        (position, limit, line_count) = (window.from, window.limit, Some(extent.line_count));
+    let seek = call.query.seek.filter(|_| last_event.is_none());
+    if !is_streamed {
+        return log_page(&call, &run, &listing, position, seek).await;
     }
-    match (call.query.follow, format) {
-        (false, Format::Lines | Format::Events) => {
-            log_page(&call, &run, &listing, PageWindow { from: position, limit }, line_count).await
-        }
-        (waits_for_lines, format) => {
-            let ends_with_attempt = call.query.attempt.is_some();
-            let line_filter = call.query.line_filter;
-            follow::log_response(
-                &call.web,
-                call.caller,
-                FollowRequest { run, listing, position, line_filter, format, waits_for_lines, ends_with_attempt },
-            )
-        }
+    if let Some(seek) = seek {
+        let (store, now) = (call.engine().store(), call.engine().now());
+        let extent = Extent::read(store, &run, position.attempt, now).await?;
+        position = extent.window(store, seek, usize::MAX).await?.from;
     }
+    let (waits_for_lines, ends_with_attempt) = (call.query.follow, call.query.attempt.is_some());
+    let line_filter = call.query.line_filter;
+    follow::log_response(
+        &call.web,
+        call.caller,
+        FollowRequest { run, listing, position, line_filter, format, waits_for_lines, ends_with_attempt },
+    )
 }
 
+/// The page for a seek parameter or, without one, after this position.
 async fn log_page(
     call: &Call<LogQuery>,
     run: &Run,
     listing: &Listing,
-    PageWindow { from, limit }: PageWindow,
-    line_count: Option<u64>,
+    from: Position,
+    seek: Option<Seek>,
 ) -> Result<Response, Problem> {
-    let now = call.engine().now();
-    let page = lines::read(
-        call.engine().store(),
-        run,
-        LogRange { from, line_filter: &call.query.line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX },
-        now,
-    )
-    .await?;
+    let (store, now, line_filter) = (call.engine().store(), call.engine().now(), &call.query.line_filter);
+    let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
+    let (page, line_count) = match seek {
+        Some(seek) => {
+            let extent = Extent::read(store, run, from.attempt, now).await?;
+            let (_, page) = extent.read_page(store, run, (seek, limit), line_filter, now).await?;
+            (page, Some(extent.line_count()))
+        }
+        None => {
+            let range = LogRange { from, line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX };
+            (lines::read(store, run, range, now).await?, None)
+        }
+    };
     let complete = page.is_drained && lines::is_settled(run, from.attempt, now);
     let next_cursor = (!complete).then(|| listing.cursor(page.position));
     json_response(StatusCode::OK, &LogPage { items: page.lines, next_cursor, complete, line_count })

@@ -147,18 +147,17 @@ pub(super) async fn log_card(page: &Page<RunPageQuery>, run: &Run, attempt: i32)
     let is_search = !query.search.text.is_empty();
     let log_part = if is_search {
         let window = PageWindow { from: Position::before_first_line(attempt), limit: LINE_COUNT_AROUND };
-        let mut log_part = read_part(page, run, LinesToRead::At(window), &query.search.line_filter).await?;
+        let mut log_part = read_part(page, run, LinesToRead::Found(window), &query.search.line_filter).await?;
         log_part.line_url = line_url;
         log_part
     } else {
         let extent = Extent::read(page.engine().store(), run, attempt, page.engine().now()).await?;
         let (seek, limit) = match query.line {
             Some(line) => (Seek::Around(line), LINE_COUNT_AROUND),
-            None => (Seek::Tail(FIRST_LINE_COUNT as u64), FIRST_LINE_COUNT),
+            None => (Seek::END, FIRST_LINE_COUNT),
         };
-        let log_part =
-            read_part(page, run, LinesToRead::At(extent.window(seek, limit)), &LineFilter::default()).await?;
-        LogPart { total: extent.line_count.max(log_part.last_seq), ..log_part }
+        let log_part = read_part(page, run, LinesToRead::At(&extent, seek, limit), &LineFilter::default()).await?;
+        LogPart { total: extent.line_count().max(log_part.last_seq), ..log_part }
     };
     let half_page = LINE_COUNT_AROUND as u64 / 2;
     let t = page.t;
@@ -182,6 +181,7 @@ pub(super) async fn window(page: Page<LogWindowQuery>, path: Named<path::Run>) -
     let attempt = chosen_attempt(query.attempt, &run)?;
     check_start(query.seek, query.after.is_some(), false)?;
     let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
+    let extent;
     let (lines_to_read, total) = match &query.after {
         Some(cursor) => {
             let position = log_listing(&run).position::<Position>(cursor)?;
@@ -191,8 +191,13 @@ pub(super) async fn window(page: Page<LogWindowQuery>, path: Named<path::Run>) -
             (LinesToRead::New(PageWindow { from: position, limit }), 0)
         }
         None => {
-            let extent = Extent::read(page.engine().store(), &run, attempt, page.engine().now()).await?;
-            (LinesToRead::At(extent.window(query.seek.unwrap_or(Seek::From(1)), limit)), extent.line_count)
+            extent = Extent::read(page.engine().store(), &run, attempt, page.engine().now()).await?;
+            let (seek, limit) = match query.seek.unwrap_or(Seek::From(1)) {
+                // The script shows the end of the log.
+                Seek::Tail(count) => (Seek::END, limit.min(usize::try_from(count).unwrap_or(usize::MAX))),
+                seek => (seek, limit),
+            };
+            (LinesToRead::At(&extent, seek, limit), extent.line_count())
         }
     };
     let log_part = read_part(&page, &run, lines_to_read, &LineFilter::default()).await?;
@@ -220,9 +225,11 @@ pub(super) async fn text(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
 }
 
 #[derive(Clone, Copy, Debug)]
-enum LinesToRead {
-    /// The lines at a position.
-    At(PageWindow),
+enum LinesToRead<'e> {
+    /// At most this many lines at a place in the log.
+    At(&'e Extent, Seek, usize),
+    /// The lines that a search finds after a position.
+    Found(PageWindow),
     /// The lines that were written after those that the reader already has.
     New(PageWindow),
 }
@@ -234,18 +241,20 @@ fn log_listing(run: &Run) -> Listing {
 async fn read_part<Q>(
     page: &Page<Q>,
     run: &Run,
-    lines_to_read: LinesToRead,
+    lines_to_read: LinesToRead<'_>,
     line_filter: &LineFilter,
 ) -> Result<LogPart, Problem> {
-    let now = page.engine().now();
-    let (PageWindow { from, limit }, is_new) = match lines_to_read {
-        LinesToRead::At(window) => (window, false),
-        LinesToRead::New(window) => (window, true),
+    let (store, now) = (page.engine().store(), page.engine().now());
+    let (from, log_page) = match lines_to_read {
+        LinesToRead::At(extent, seek, limit) => extent.read_page(store, run, (seek, limit), line_filter, now).await?,
+        LinesToRead::Found(PageWindow { from, limit }) | LinesToRead::New(PageWindow { from, limit }) => {
+            let range = LogRange { from, line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX };
+            (from, lines::read(store, run, range, now).await?)
+        }
     };
-    // Checks whether the log is settled before the lines are read. Lines that arrive in between are then part of the next poll.
+    // Whether the log was settled before the lines were read. Lines that arrived in between are part of the next poll.
     let is_settled = lines::is_settled(run, from.attempt, now);
-    let range = LogRange { from, line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX };
-    let log_page = lines::read(page.engine().store(), run, range, now).await?;
+    let is_new = matches!(lines_to_read, LinesToRead::New(_));
     // A run that has ended can have more last lines than fit into one part.
     let poll_cursor =
         (!is_settled || (is_new && !log_page.is_drained)).then(|| log_listing(run).cursor(log_page.position));

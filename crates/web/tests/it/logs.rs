@@ -325,6 +325,59 @@ async fn a_page_begins_at_a_line_without_the_lines_before_it() {
     }
 }
 
+/// A run that writes a line now and then for weeks has a chunk for each line.
+#[tokio::test]
+async fn each_line_of_a_log_of_very_many_chunks_is_found() {
+    let (server, run, path) = started().await;
+    let at = server.engine.now() - Duration::from_secs(60);
+    let chunk = |sequence: i64| {
+        let line = LogLine { at, level: "info".to_owned(), text: format!("line {}", sequence + 1) };
+        LogChunk { run, attempt: 1, sequence, lines: vec![line] }
+    };
+    let chunks: Vec<LogChunk> = (0..120_005).map(chunk).collect();
+    server.engine.store().append_logs(&chunks).await.unwrap();
+    for (query, expected) in [
+        ("tail=3", 120_003..=120_005),
+        ("before=120001&limit=2", 119_999..=120_000),
+        ("from_line=110000&limit=3", 110_000..=110_002),
+        ("around=10000&limit=4", 9_998..=10_001),
+        ("from_line=1&limit=2", 1..=2),
+    ] {
+        let page = server.get(&format!("{path}?{query}")).await.expect(200);
+        assert_eq!(numbers(&page), expected.collect::<Vec<_>>(), "{query}");
+        assert_eq!(page["line_count"], 120_005, "{query}");
+        let line = page["items"][0]["line"].as_str().unwrap();
+        assert_eq!(line, format!("line {}", page["items"][0]["seq"]), "{query}");
+    }
+    assert_eq!(numbers(&server.get(&format!("{path}?from_line=120006")).await.expect(200)), [0; 0]);
+    let text = accept(&server, &format!("{path}?tail=2"), "text/plain").await;
+    assert_eq!(text.text(), "line 120004\nline 120005\n");
+}
+
+/// The size of a page is limited, so that it can have fewer lines than it may.
+#[tokio::test]
+async fn a_page_of_long_lines_has_the_line_that_it_was_requested_for() {
+    let (server, run, path) = started().await;
+    let long_line = "x".repeat(64 * 1024);
+    for sequence in 0..20 {
+        write(&server, run, sequence, &[long_line.as_str(); 5]).await;
+    }
+    for (query, expected) in [("before=90&limit=50", 78..=89), ("before=3&limit=50", 1..=2)] {
+        let page = server.get(&format!("{path}?{query}")).await.expect(200);
+        assert_eq!(numbers(&page), expected.collect::<Vec<_>>(), "{query}");
+    }
+    let around = numbers(&server.get(&format!("{path}?around=70&limit=60")).await.expect(200));
+    assert!(around.len() > 5 && around.contains(&70), "{around:?}");
+    let tail = numbers(&server.get(&format!("{path}?tail=60")).await.expect(200));
+    assert_eq!(tail.first(), Some(&41), "the following pages have the other lines");
+    // The console shows the end of the log, and the lines right before those that it has.
+    let visitor = crate::visitor::Visitor::signed_in(&server).await;
+    let html = visitor.get(&format!("/runs/{run}")).await.text();
+    assert!(html.contains("id=\"L100\"") && !html.contains("id=\"L80\""), "{} bytes", html.len());
+    let part = visitor.get(&format!("/runs/{run}/log?attempt=1&before=85&limit=400")).await.text();
+    assert!(part.contains("id=\"L84\"") && part.contains("data-last=\"84\""), "{} bytes", part.len());
+}
+
 /// A browser that reconnects repeats the original URL, including the position in it.
 #[tokio::test]
 async fn a_stream_goes_on_behind_the_last_event_wherever_it_began() {
