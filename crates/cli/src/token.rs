@@ -11,6 +11,7 @@ use crate::delete::delete;
 use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
 use crate::roles::{parse_roles, role_argument, with_place_hint};
+use crate::server_clock::server_now;
 use crate::view::View;
 use crate::{list, output};
 
@@ -151,11 +152,8 @@ async fn token_id(client: &Client, id_or_name: &str) -> Result<String, Failure> 
     }
     let token_list = list::read(client, "tokens", &[("all", "true")], &list::BoundArgs::unlimited()).await?.value()?;
     let tokens = token_list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let matching_ids: Vec<String> = tokens
-        .iter()
-        .filter(|token| token["name"] == id_or_name && token["revoked_at"].is_null())
-        .map(|token| text_of(&token["id"]))
-        .collect();
+    let matching_tokens = tokens_of_name(tokens, id_or_name, server_now(client).await);
+    let matching_ids: Vec<String> = matching_tokens.into_iter().map(|token| text_of(&token["id"])).collect();
     match matching_ids.as_slice() {
         [id] => Ok(id.clone()),
         [] => Err(Failure::new(
@@ -169,6 +167,15 @@ async fn token_id(client: &Client, id_or_name: &str) -> Result<String, Failure> 
             ids.join(", ")
         ))),
     }
+}
+
+/// The tokens with this name that have not ended. If there are none, those that have expired: each rotation leaves one with the name.
+fn tokens_of_name<'t>(tokens: &'t [Value], name: &str, now: Timestamp) -> Vec<&'t Value> {
+    let in_state = |state: &str| -> Vec<&'t Value> {
+        tokens.iter().filter(|token| token["name"] == name && state_text(token, now) == state).collect()
+    };
+    let valid_tokens = in_state("");
+    if valid_tokens.is_empty() { in_state("expired") } else { valid_tokens }
 }
 
 /// Checks that a token for executors has only the role executor, and that a token for the API does not have it.
@@ -260,6 +267,29 @@ mod tests {
             (json!({"revoked_at": "1970-01-01T00:01:00Z", "expires_at": "1970-01-01T00:01:30Z"}), "revoked"),
         ] {
             assert_eq!(state_text(&token, now), word, "{token}");
+        }
+    }
+
+    #[test]
+    fn a_name_stands_for_the_tokens_that_have_not_ended() {
+        let now = Timestamp::from_secs(100);
+        let token = |id: &str, name: &str, expires_at: Option<&str>, revoked_at: Option<&str>| {
+            json!({"id": id, "name": name, "expires_at": expires_at, "revoked_at": revoked_at})
+        };
+        let (past, soon) = (Some("1970-01-01T00:01:00Z"), Some("1970-01-01T00:02:00Z"));
+        let tokens = [
+            token("1", "a", past, None),
+            token("2", "a", None, None),
+            token("3", "a", None, past),
+            token("4", "b", past, None),
+            token("5", "b", past, past),
+            token("6", "c", soon, None),
+            token("7", "c", None, None),
+        ];
+        for (name, expected) in [("a", &["2"][..]), ("b", &["4"]), ("c", &["6", "7"]), ("d", &[])] {
+            let found: Vec<String> =
+                tokens_of_name(&tokens, name, now).into_iter().map(|token| text_of(&token["id"])).collect();
+            assert_eq!(found, expected, "{name}");
         }
     }
 

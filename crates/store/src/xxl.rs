@@ -4,6 +4,7 @@
 //! no number is sent twice.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, RunId, Timestamp};
@@ -12,6 +13,8 @@ use crate::LeaseToken;
 use crate::error::Result;
 use crate::settle::without_nul;
 
+/// How long an executor counts as registered after its last registration: three times the usual period.
+pub const XXL_REGISTERED_FOR: Duration = Duration::from_secs(90);
 /// Maximum number of rows that one call writes.
 pub const XXL_BATCH_MAX: usize = 512;
 /// Maximum length of a stored message, in characters.
@@ -199,8 +202,8 @@ pub trait XxlExecutors {
     /// itself, and gets the new token. Returns the id.
     async fn register_xxl_by_hand(&self, executor: &XxlExecutor, now: Timestamp) -> Result<ExecutorId>;
 
-    /// Removes a registration by hand; `false` if there is none. The executor's own registration stays. An executor that never registered
-    /// itself counts as signed off.
+    /// Removes a registration by hand; `false` if there is none. The executor's own registration stays. An executor that has not registered
+    /// itself for [`XXL_REGISTERED_FOR`] counts as signed off now, whether it signed off before or not.
     async fn unregister_xxl_by_hand(&self, app: AppId, address: &str) -> Result<bool>;
 
     /// The executors of one app, or of all apps, that are registered by hand; at most `limit`.

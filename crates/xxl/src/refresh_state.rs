@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use rondel_core::{ExecutorId, Timestamp};
-use rondel_store::xxl::XxlExecutor;
+use rondel_store::xxl::{XXL_REGISTERED_FOR, XxlExecutor};
 use tokio::time::Instant;
 
-/// How long an executor counts as registered after its last registration: three times the usual period.
-pub(crate) const REGISTERED_FOR: Duration = Duration::from_secs(90);
+/// How long an executor counts as registered after its last registration.
+pub(crate) const REGISTERED_FOR: Duration = XXL_REGISTERED_FOR;
 /// How often the store is read for ends that no link has reported.
 const REPORTING_READ_PERIOD: Duration = Duration::from_secs(10);
 
@@ -107,9 +107,12 @@ impl RefreshState {
     }
 }
 
-/// Whether a user registered the executor and has removed it, and it never registered itself.
+/// Whether a user registered the executor and has removed it, and it did not register itself at that time. An executor that signs off itself
+/// does so while it is registered.
 pub(crate) fn is_removed_by_hand(executor: &XxlExecutor) -> bool {
-    executor.last_seen_at == Timestamp::EPOCH && executor.by_hand_at.is_none()
+    let never_registered = executor.last_seen_at == Timestamp::EPOCH;
+    let was_unregistered = |left_at: Timestamp| left_at.since(executor.last_seen_at) >= REGISTERED_FOR;
+    executor.by_hand_at.is_none() && (never_registered || executor.left_at.is_some_and(was_unregistered))
 }
 
 /// Adds executors that are not among the registered ones, as leaving.
@@ -175,6 +178,23 @@ mod tests {
         assert_eq!(refresh(start, &[]), [(1, true)], "its link is not open yet");
         assert_eq!(refresh(start + REGISTERED_FOR, &[1]), [(1, true)]);
         assert!(refresh(start + REGISTERED_FOR, &[]).is_empty());
+    }
+
+    #[test]
+    fn an_executor_was_removed_if_it_left_without_a_registration_of_its_own() {
+        let (seen, registered_until) = (Timestamp::from_secs(50_000), Timestamp::from_secs(50_000) + REGISTERED_FOR);
+        for (last_seen_at, left_at, wanted) in [
+            (Timestamp::EPOCH, Some(seen), true),
+            (Timestamp::EPOCH, None, true),
+            // It registered itself long before a user removed it.
+            (seen, Some(registered_until), true),
+            (seen, Some(seen + REGISTERED_FOR / 3), false),
+            (seen, None, false),
+        ] {
+            let removed = XxlExecutor { last_seen_at, left_at, by_hand_at: None, ..executor(1) };
+            assert_eq!(is_removed_by_hand(&removed), wanted, "{removed:?}");
+            assert!(!is_removed_by_hand(&XxlExecutor { by_hand_at: Some(seen), ..removed }), "it is not removed");
+        }
     }
 
     #[tokio::test]

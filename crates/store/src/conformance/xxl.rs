@@ -91,9 +91,18 @@ pub async fn executors_of_xxl_job_are_registered_by_hand(store: &dyn Store) {
     let seen = XxlExecutor { token: "e".to_owned(), last_seen_at: at(140), left_at: Some(at(150)), ..first };
     assert_eq!(found, [seen]);
     assert!(!store.unregister_xxl_by_hand(AppId::new(base + 1), one).await.unwrap(), "another app's");
+    let now = store.now().await.unwrap();
     assert!(store.unregister_xxl_by_hand(app, one).await.unwrap());
     assert!(!store.unregister_xxl_by_hand(app, one).await.unwrap());
     assert_eq!(store.xxl_registered_by_hand(Some(app), 10).await.unwrap(), std::slice::from_ref(&second));
+    // Its own registration ended long ago, so it leaves when it is removed. One that registers itself does not.
+    let three = "http://10.0.0.8:9999";
+    store.register_xxl(&XxlExecutor { last_seen_at: now, ..known(8, three, "g", 170) }).await.unwrap();
+    store.register_xxl_by_hand(&known(9, three, "g", 170), now).await.unwrap();
+    assert!(store.unregister_xxl_by_hand(app, three).await.unwrap());
+    let all = store.xxl_executors(at(140), 10_000).await.unwrap();
+    let left_at = |address: &str| all.iter().find(|one| one.app == app && one.address == address).unwrap().left_at;
+    assert!(left_at(one) >= Some(now) && left_at(three).is_none(), "{all:?}");
 
     let namespace = Namespace { id: NamespaceId::new(next_id()), name: name("xxl") };
     assert!(store.create_namespace(&namespace, at(160)).await.unwrap());

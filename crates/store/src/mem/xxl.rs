@@ -7,7 +7,9 @@ use rondel_core::{AppId, ExecutorId, RunId, Timestamp};
 
 use super::xxl_rows::LAST_UNASSIGNED_NUMBER;
 use super::{MemStore, to_usize};
-use crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReportResults, XxlRun, XxlRunState, apply_reports};
+use crate::xxl::{
+    NewXxlRun, XXL_REGISTERED_FOR, XxlExecutor, XxlReport, XxlReportResults, XxlRun, XxlRunState, apply_reports,
+};
 use crate::{LeaseToken, Result, XxlExecutors};
 
 #[async_trait]
@@ -42,7 +44,7 @@ impl XxlExecutors for MemStore {
         let mut state = self.state();
         let Some(executor) = state.xxl.executors.get_mut(&(app, address.to_owned())) else { return Ok(false) };
         let was_by_hand = executor.by_hand_at.take().is_some();
-        if was_by_hand && executor.last_seen_at == Timestamp::EPOCH {
+        if was_by_hand && executor.last_seen_at + XXL_REGISTERED_FOR <= now {
             executor.left_at = Some(now);
         }
         Ok(was_by_hand)

@@ -9,7 +9,8 @@ use sqlx::any::AnyRow;
 use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use super::{SqlStore, Tx, failure, transact};
 use crate::xxl::{
-    NewXxlRun, XxlExecutor, XxlReport, XxlReportOutcome, XxlReportResults, XxlRun, XxlRunState, apply_reports,
+    NewXxlRun, XXL_REGISTERED_FOR, XxlExecutor, XxlReport, XxlReportOutcome, XxlReportResults, XxlRun, XxlRunState,
+    apply_reports,
 };
 use crate::{LeaseToken, Result, XxlExecutors};
 
@@ -46,7 +47,7 @@ const REGISTER_BY_HAND: Statement = Statement {
 const UNREGISTER_BY_HAND: Statement = Statement {
     name: "unregister_xxl_by_hand",
     text: "UPDATE xxl_executor SET by_hand_at_ms = NULL, \
-           left_at_ms = CASE WHEN last_seen_at_ms = 0 THEN {now} ELSE left_at_ms END \
+           left_at_ms = CASE WHEN last_seen_at_ms + ? <= {now} THEN {now} ELSE left_at_ms END \
            WHERE app_id = ? AND address = ? AND by_hand_at_ms IS NOT NULL",
 };
 pub(super) const LIST_EXECUTORS_BY_HAND: Statement = Statement {
@@ -175,7 +176,8 @@ impl XxlExecutors for SqlStore {
     }
 
     async fn unregister_xxl_by_hand(&self, app: AppId, address: &str) -> Result<bool> {
-        Ok(self.execute(Query::new(&UNREGISTER_BY_HAND).int(app.get()).text(address)).await? > 0)
+        let registered_ms = i64::try_from(XXL_REGISTERED_FOR.as_millis()).unwrap_or(i64::MAX);
+        Ok(self.execute(Query::new(&UNREGISTER_BY_HAND).int(registered_ms).int(app.get()).text(address)).await? > 0)
     }
 
     async fn xxl_registered_by_hand(&self, app: Option<AppId>, limit: u32) -> Result<Vec<XxlExecutor>> {

@@ -1,11 +1,15 @@
 //! The descent of tokens: a token ends together with the token that made it. Decides which token a new token descends from, and when the
 //! new token expires.
 
+use std::time::Duration;
+
 use rondel_admin::lineage::{self, CHAIN_LEN_MAX, Descent};
 use rondel_core::time::earlier_of;
 use rondel_core::{Timestamp, TokenId};
-use rondel_store::access::TokenRecord;
+use rondel_store::access::{TokenQuery, TokenRecord};
+use rondel_store::{Store, StoreError};
 
+use super::tokens::{OVERLAP_MAX, TOKEN_BATCH_COUNT};
 use crate::access::unauthenticated_problem;
 use crate::body::refuse_value;
 use crate::call::GlobalCall;
@@ -82,7 +86,7 @@ pub(super) async fn descent_of_replacement<Q>(
             return Err(Problem::new(Code::Forbidden, detail));
         }
     };
-    let end_of_full_lifetime = replaced_token.expires_at.map(|end| now + end.since(replaced_token.created_at));
+    let end_of_full_lifetime = full_lifetime(store, replaced_token, now).await?.map(|lifetime| now + lifetime);
     let mut expires_at = if caller.is_some() { replaced_token.expires_at } else { end_of_full_lifetime };
     let mut line = None;
     // Within a series, the token that made the old one may have ended already, so the expiry of the old token is the limit instead.
@@ -100,6 +104,34 @@ pub(super) async fn descent_of_replacement<Q>(
         expires_at,
         is_expiry_limited: expires_at != end_of_full_lifetime,
     })
+}
+
+/// The lifetime of a token before any rotation; `None` if it had no end. A token that was rotated expires at the end of its overlap, so the
+/// lifetimes of its replacements count too. These are in its line, with its name and roles.
+async fn full_lifetime(store: &dyn Store, token: &TokenRecord, now: Timestamp) -> Result<Option<Duration>, StoreError> {
+    let lifetime_of = |token: &TokenRecord| token.expires_at.map(|end| end.since(token.created_at));
+    let Some(mut lifetime) = lifetime_of(token) else { return Ok(None) };
+    let is_replacement = |other: &&TokenRecord| {
+        let is_same_use = (other.kind, other.owner, other.line) == (token.kind, token.owner, token.line);
+        other.id > token.id && is_same_use && other.name == token.name && other.grants == token.grants
+    };
+    // A token in its overlap ends within the maximum of an overlap.
+    if token.expires_at.is_some_and(|end| end > now + OVERLAP_MAX) {
+        return Ok(Some(lifetime));
+    }
+    let mut query = TokenQuery { owner: token.owner, limit: TOKEN_BATCH_COUNT, ..TokenQuery::default() };
+    loop {
+        let batch = store.tokens(&query).await?;
+        for replacement in batch.iter().filter(is_replacement) {
+            let Some(own_lifetime) = lifetime_of(replacement) else { return Ok(None) };
+            lifetime = lifetime.max(own_lifetime);
+        }
+        // The newest tokens come first, so all replacements come before the token.
+        query.after = batch.last().map(|last| last.id).filter(|last| *last > token.id);
+        if query.after.is_none() {
+            return Ok(Some(lifetime));
+        }
+    }
 }
 
 fn too_long_problem() -> Problem {

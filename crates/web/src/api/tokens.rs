@@ -37,9 +37,9 @@ use crate::routes::Routes;
 const LIFETIME_DEFAULT: Duration = Duration::from_secs(90 * 24 * 3600);
 /// How long a replaced token keeps working: the default, and the maximum.
 const OVERLAP_DEFAULT: Duration = Duration::from_secs(24 * 3600);
-const OVERLAP_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+pub(super) const OVERLAP_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How many tokens are read at a time while searching for those that the caller may manage.
-const TOKEN_BATCH_COUNT: u32 = 500;
+pub(super) const TOKEN_BATCH_COUNT: u32 = 500;
 
 /// The query parameters for the list of tokens.
 #[derive(Debug)]

@@ -20,6 +20,7 @@ use super::sentences::localized;
 use super::shell::{Nav, NoQuery, PAGE_ITEM_COUNT, Shell, User, WithLang, html};
 use super::sign_in::{add_cookie, sign_in_problem, too_many_attempts_problem};
 use super::texts::Texts;
+use crate::access::missing_session_problem;
 use crate::api::me::{account_of_sign_ins, audit_session};
 use crate::api::tokens::{self, NewToken, TokenJson};
 use crate::api::users::{self, hash_password};
@@ -251,6 +252,11 @@ pub(super) async fn password(
             .await;
         }
     };
+    // The checks above take a while. If the password was reset meanwhile, this sign-in has ended, and must not replace the new password.
+    let present_account = store.account(account.id).await?;
+    if present_account.is_none_or(|present| present.disabled || present.password != account.password) {
+        return Err(missing_session_problem());
+    }
     let keep_tokens = fields.get("keep_tokens") == "1";
     users::audit_password(&call, &account, (now, keep_tokens));
     store

@@ -1,9 +1,10 @@
-//! Rotating tokens: when the successor expires, with which token it ends, and which warnings its user gets. Also which tokens a change of
-//! one's own password revokes.
+//! Rotating tokens: when the successor expires, with which token it ends, and which warnings its user gets. Also what a change of
+//! one's own password ends.
 
 use std::time::Duration;
 
 use rondel_core::Timestamp;
+use rondel_store::access::{KeptAccess, PasswordHash};
 use serde_json::{Value, json};
 
 use crate::accounts::{as_token, cookie, signed_in, user, viewer_of};
@@ -121,6 +122,30 @@ async fn an_account_that_signed_in_gives_a_new_lifetime() {
     assert_eq!(missing.status, 404);
 }
 
+/// The expiry of a token in its overlap is not the end of its lifetime. A token is rotated again if the new secret was lost.
+#[tokio::test]
+async fn a_token_in_its_overlap_gives_its_whole_lifetime() {
+    let server = Server::start().await;
+    user(&server, "ann", json!([{"role": "admin"}])).await;
+    let ann = signed_in(&server, "ann").await;
+    let newest = async || server.get("/api/v1/tokens?all=true").await.expect(200)["items"][0].clone();
+    for lifetime in ["never", "60d"] {
+        let form = format!("name=e&kind=executor&grants=executor+default/a&expires_in={lifetime}");
+        ann.post("/account/tokens", &form).await;
+        let old = newest().await;
+        for _ in 0..2 {
+            let page = ann.post(&format!("/account/tokens/{}/rotate", old["id"].as_str().unwrap()), "").await;
+            assert!(page.text().contains("<pre>rondel_"), "{}", page.text());
+            let new = newest().await;
+            assert_ne!(new["id"], old["id"]);
+            match lifetime {
+                "never" => assert_eq!(new["expires_at"], Value::Null),
+                _ => assert!(end(&new) >= end(&old), "{old} {new}"),
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_refused_form_of_a_token_keeps_its_input() {
     let server = Server::start().await;
@@ -229,4 +254,30 @@ async fn a_new_password_of_ones_own_ends_the_tokens_unless_they_are_kept() {
             }
         }
     }
+}
+
+/// A stolen sign-in must not replace the password that an administrator has just set.
+#[test]
+fn a_reset_of_the_password_stops_a_change_that_is_being_checked() {
+    // Passwords are checked on the only thread for blocking work, which the test occupies.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        let server = Server::start().await;
+        user(&server, "ann", json!([{"role": "viewer"}])).await;
+        let stolen = signed_in(&server, "ann").await;
+        let (finish, wait) = std::sync::mpsc::channel::<()>();
+        let blocker = tokio::task::spawn_blocking(move || wait.recv());
+        let mut change =
+            std::pin::pin!(stolen.post("/account/password", "current=correct+horse&password=another+horse"));
+        assert!(tokio::time::timeout(Duration::from_secs(1), &mut change).await.is_err(), "it waits for the thread");
+        let (store, now) = (server.engine.store(), server.engine.now());
+        let account = store.account_by_name("ann").await.unwrap().unwrap();
+        let reset = PasswordHash::new("$argon2id$reset".to_owned());
+        assert!(store.set_password(account.id, &reset, KeptAccess::default(), now).await.unwrap());
+        finish.send(()).unwrap();
+        assert!(blocker.await.unwrap().is_ok());
+        assert_ne!(change.await.status, 303, "it is refused");
+        let present = store.account(account.id).await.unwrap().unwrap();
+        assert!(present.password == Some(reset), "the new password stays");
+    });
 }
