@@ -102,19 +102,20 @@ pub fn declaration_step(current: &JobSpec, before: Option<&JobSpec>, declared: &
     if before == declared {
         return DeclarationStep::Nothing;
     }
-    if current == declared || drift(current, before).iter().any(|field| field != "enabled") {
+    if current == declared || !drift(current, before).is_empty() {
         return DeclarationStep::Remember;
     }
     let enabled = if current.enabled == before.enabled { declared.enabled } else { current.enabled };
     DeclarationStep::Change(Box::new(JobSpec { enabled, ..declared.clone() }))
 }
 
-/// The names of the fields in which a definition differs from its declaration in code.
+/// The names of the fields in which a definition differs from its declaration in code. `enabled` is left out: a pause is not an edit.
 #[must_use]
 pub fn drift(current: &JobSpec, declared: &JobSpec) -> Vec<String> {
     let (current_fields, declared_fields) = (fields(current), fields(declared));
     let names: BTreeSet<&String> = current_fields.keys().chain(declared_fields.keys()).collect();
-    names.into_iter().filter(|name| current_fields.get(*name) != declared_fields.get(*name)).cloned().collect()
+    let is_edited = |name: &&String| *name != "enabled" && current_fields.get(*name) != declared_fields.get(*name);
+    names.into_iter().filter(is_edited).cloned().collect()
 }
 
 fn fields(spec: &JobSpec) -> serde_json::Map<String, Value> {
@@ -246,7 +247,7 @@ mod tests {
             assert_eq!(declaration_step(current, before, &declared), wanted, "{current:?}");
         }
         assert_eq!(drift(&edited, &declared), ["schedule", "timeout"]);
-        assert!(drift(&edited, &edited).is_empty());
+        assert!(drift(&edited, &edited).is_empty() && drift(&paused, &before).is_empty());
     }
 
     #[test]

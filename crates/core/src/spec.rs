@@ -296,6 +296,12 @@ impl JobSpec {
         self.instants("at", |spec| spec.at.as_deref())
     }
 
+    /// The instants of its `at` schedules that are refused in the past: those whose `if_past` is not `run`.
+    #[must_use]
+    pub fn refused_past_instants(&self) -> Vec<(String, Timestamp)> {
+        self.instants("at", |spec| spec.at.as_deref().filter(|_| spec.if_past != Some(IfPast::Run)))
+    }
+
     /// The instants after which its schedules no longer fire, each with its pointer. Only the server can compare them with the current time.
     #[must_use]
     pub fn end_instants(&self) -> Vec<(String, Timestamp)> {

@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::caller::Caller;
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 use crate::state::Web;
 
 /// The fields that the handler adds to the audit entry of its request.
@@ -32,6 +32,7 @@ struct AuditFields {
     document_before: Option<Value>,
     document_after: Option<Value>,
     is_denied: bool,
+    has_changed_nothing: bool,
 }
 
 impl AuditNote {
@@ -90,6 +91,14 @@ impl AuditNote {
     pub(crate) fn mark_denied(&self) {
         self.fields().is_denied = true;
     }
+
+    /// Marks a request on several objects as failed for the audit log, although its answer is no error: the action failed for each of
+    /// them, with these codes of problems.
+    pub(crate) fn mark_all_failed<'c>(&self, mut codes: impl Iterator<Item = &'c str>) {
+        let mut fields = self.fields();
+        fields.has_changed_nothing = true;
+        fields.is_denied |= codes.any(|code| code == Code::Forbidden.as_str());
+    }
 }
 
 /// The fields of an audit entry that the request itself provides.
@@ -145,14 +154,15 @@ impl PendingEntry {
             let mut fields = note.fields();
             // If only one of several objects was refused, the answer is no error, and the entry shows the changes of the others.
             let is_error = status.is_client_error() || status.is_server_error();
+            let has_failed = is_error || fields.has_changed_nothing;
             let verdict = match status {
                 StatusCode::FORBIDDEN => Verdict::Denied,
-                _ if is_error && fields.is_denied => Verdict::Denied,
-                _ if is_error => Verdict::Failed,
+                _ if has_failed && fields.is_denied => Verdict::Denied,
+                _ if has_failed => Verdict::Failed,
                 _ => Verdict::Allowed,
             };
-            // `document_after` stays empty if the change was refused or failed.
-            let document_after = fields.document_after.take().filter(|_| verdict == Verdict::Allowed);
+            // `document_after` stays empty if the answer is an error. Of a request on several objects, it names them and counts the problems.
+            let document_after = fields.document_after.take().filter(|_| !is_error);
             AuditEntry {
                 object: fields.object.take().unwrap_or(self.0.object),
                 namespace: fields.namespace.clone(),

@@ -233,23 +233,22 @@ pub(crate) fn unanswered_problem() -> Problem {
     )
 }
 
-/// Applies the action to each job. A job that cannot be changed does not stop the others. Several jobs are changed concurrently, since each
-/// change waits for the database. Jobs are deleted one at a time, since a job cannot be deleted before the jobs that follow it.
+/// Applies the action to each job. A job that cannot be changed does not stop the others. A job that other jobs follow is deleted after
+/// these, if they are deleted too.
 pub(crate) async fn apply_to_jobs<Q>(call: &Call<Q>, bulk_action: &BulkJobAction, names: &[String]) -> BulkJobsOutcome {
     let mut outcome = BulkJobsOutcome::default();
-    let concurrent_max = if bulk_action.action == JobAction::Delete { 1 } else { CONCURRENT_CHANGE_COUNT_MAX };
-    let mut outcomes = Vec::with_capacity(names.len());
     let started_at = Instant::now();
-    for batch in names.chunks(concurrent_max) {
-        if started_at.elapsed() >= action_timeout(call) {
-            outcomes.extend(batch.iter().map(|_| Err(not_reached_problem())));
-            continue;
+    let mut outcomes = apply_to_each(call, bulk_action, names, started_at).await;
+    let mut has_progress = outcomes.iter().any(Result::is_ok);
+    while has_progress && bulk_action.action == JobAction::Delete {
+        let is_parent = |result: &Result<_, Problem>| result.as_ref().is_err_and(|p| p.code() == Code::JobIsParent);
+        let indexes: Vec<usize> = (0..names.len()).filter(|index| is_parent(&outcomes[*index])).collect();
+        let parents: Vec<String> = indexes.iter().map(|index| names[*index].clone()).collect();
+        let repeated_outcomes = apply_to_each(call, bulk_action, &parents, started_at).await;
+        has_progress = repeated_outcomes.iter().any(Result::is_ok);
+        for (index, result) in indexes.into_iter().zip(repeated_outcomes) {
+            outcomes[index] = result;
         }
-        let mut changes = Vec::with_capacity(batch.len());
-        for name in batch {
-            changes.push(within_timeout(call, started_at, Box::pin(apply_to_job(call, bulk_action, name))));
-        }
-        outcomes.extend(join_all(changes).await);
     }
     for (name, result) in names.iter().zip(outcomes) {
         match result {
@@ -260,6 +259,9 @@ pub(crate) async fn apply_to_jobs<Q>(call: &Call<Q>, bulk_action: &BulkJobAction
             }
             Err(problem) => outcome.problems.push(JobProblem::new(name, &problem)),
         }
+    }
+    if outcome.changed.is_empty() && outcome.unchanged == 0 && !outcome.problems.is_empty() {
+        call.note.mark_all_failed(outcome.problems.iter().map(|problem| problem.code));
     }
     call.note.changed_to(&serde_json::json!({
         "action": bulk_action.action,
@@ -274,6 +276,30 @@ pub(crate) async fn apply_to_jobs<Q>(call: &Call<Q>, bulk_action: &BulkJobAction
 enum ChangeOutcome {
     Changed(Option<RunId>),
     Unchanged,
+}
+
+/// The outcome for each of these jobs. Several jobs are changed concurrently, since each change waits for the database. Jobs are deleted one
+/// at a time, since a job cannot be deleted before the jobs that follow it.
+async fn apply_to_each<Q>(
+    call: &Call<Q>,
+    bulk_action: &BulkJobAction,
+    names: &[String],
+    started_at: Instant,
+) -> Vec<Result<ChangeOutcome, Problem>> {
+    let concurrent_max = if bulk_action.action == JobAction::Delete { 1 } else { CONCURRENT_CHANGE_COUNT_MAX };
+    let mut outcomes = Vec::with_capacity(names.len());
+    for batch in names.chunks(concurrent_max) {
+        if started_at.elapsed() >= action_timeout(call) {
+            outcomes.extend(batch.iter().map(|_| Err(not_reached_problem())));
+            continue;
+        }
+        let mut changes = Vec::with_capacity(batch.len());
+        for name in batch {
+            changes.push(within_timeout(call, started_at, Box::pin(apply_to_job(call, bulk_action, name))));
+        }
+        outcomes.extend(join_all(changes).await);
+    }
+    outcomes
 }
 
 async fn apply_to_job<Q>(call: &Call<Q>, bulk_action: &BulkJobAction, name: &str) -> Result<ChangeOutcome, Problem> {

@@ -150,6 +150,9 @@ pub(crate) async fn apply_to_runs<Q>(
             }
         }
     }
+    if outcome.done_count == 0 && !outcome.problems.is_empty() {
+        call.note.mark_all_failed(outcome.problems.iter().map(|problem| problem.code));
+    }
     call.note.changed_to(&serde_json::json!({
         "action": action,
         "done": outcome.done_count,

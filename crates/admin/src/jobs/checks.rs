@@ -29,12 +29,17 @@ pub(super) struct CheckedDefinition {
     pub(super) calendar: Option<FoundCalendar>,
     /// The instant of the check. An `at` that is in the future at this instant fires, however long it takes to save the definition.
     pub(super) checked_at: Timestamp,
+    /// Whether it was stored before. If so, its instants in the past do not run again.
+    pub(super) is_restored: bool,
 }
 
 impl CheckedDefinition {
     /// The definition as saved at `now`. A past `at` that is to run immediately is moved to `now`. The instant of the check would be too
     /// early, because saving a long list can take longer than a fire may be late.
     pub(super) fn with_save_time(self, now: Timestamp, stored_spec: Option<&JobSpec>) -> Self {
+        if self.is_restored {
+            return self;
+        }
         let mut spec = self.spec.clone();
         spec.replace_past_instants(instant_after(now), stored_spec);
         if spec == self.spec {
@@ -90,7 +95,8 @@ pub async fn find_calendar(
     Ok(Some((PinnedCalendar { id: record.id, version: record.version }, Arc::new(calendar))))
 }
 
-/// Checks a definition that is to replace `stored_spec`; `None` for a new job.
+/// Checks a definition that is to replace `stored_spec`; `None` for a new job. Unless the definition was stored before, the caller has
+/// replaced its instants in the past ([`JobSpec::replace_past_instants`]).
 pub(super) async fn check(
     node: &Node,
     namespace: NamespaceId,
@@ -139,14 +145,13 @@ pub(super) async fn channels_named(
 pub(super) fn check_with(
     node: &Node,
     namespace: NamespaceId,
-    mut spec: JobSpec,
+    spec: JobSpec,
     now: Timestamp,
     stored_spec: Option<&JobSpec>,
     (calendars, channels, scripts): (FoundCalendars, &BTreeSet<String>, &FoundScripts),
 ) -> Result<CheckedDefinition, JobError> {
     let FoundCalendars { applied_calendar, expected_calendar } = calendars;
     let expected_calendar = expected_calendar.map(|(_, calendar)| calendar);
-    spec.replace_past_instants(instant_after(now), stored_spec);
     let compile_result = spec.compile_with(applied_calendar.as_ref().map(|(_, calendar)| Arc::clone(calendar)));
     let mut errors = compile_result.as_ref().err().cloned().unwrap_or_default();
     if let Some(calendar_use) = spec.calendar.as_ref().filter(|_| applied_calendar.is_none())
@@ -172,7 +177,7 @@ pub(super) fn check_with(
     errors.extend(overrides::override_errors(node, namespace, &spec, stored_spec));
     match compile_result {
         Ok(job) if errors.is_empty() => {
-            Ok(CheckedDefinition { spec, job, calendar: applied_calendar, checked_at: now })
+            Ok(CheckedDefinition { spec, job, calendar: applied_calendar, checked_at: now, is_restored: false })
         }
         _ => Err(JobError::Invalid(errors)),
     }
@@ -268,12 +273,12 @@ fn past_instant_errors(
     let stored_ends = stored_spec.map(JobSpec::end_instants).unwrap_or_default();
     let is_newly_past =
         move |known: &[(String, Timestamp)], at| at <= now && !known.iter().any(|(_, before)| *before == at);
-    let once_errors = spec.once_instants().into_iter().filter(move |(_, at)| is_newly_past(&stored_instants, *at)).map(
-        |(pointer, at)| {
-            let hint = "trigger the job to run it now, or let if_past be run";
-            FieldError::new(pointer, format!("{at} is in the past; {hint}"))
-        },
-    );
+    let past_instants =
+        spec.refused_past_instants().into_iter().filter(move |(_, at)| is_newly_past(&stored_instants, *at));
+    let once_errors = past_instants.map(|(pointer, at)| {
+        let hint = "trigger the job to run it now, or let if_past be run";
+        FieldError::new(pointer, format!("{at} is in the past; {hint}"))
+    });
     let end_errors = spec.end_instants().into_iter().filter(move |(_, end)| is_newly_past(&stored_ends, *end));
     once_errors.chain(
         end_errors.map(|(pointer, end)| FieldError::new(pointer, format!("{end} is in the past: it would never fire"))),
@@ -311,6 +316,7 @@ mod tests {
             ["/schedule/at"],
             "fires come after the check"
         );
+        assert!(refused(json!({"at": "2026-11-20T11:00:00Z", "if_past": "run"}), None).is_empty(), "a restored one");
     }
 
     #[test]
@@ -375,7 +381,8 @@ mod tests {
             let mut spec = spec(&schedule);
             spec.replace_past_instants(instant_after(now), None);
             let job = spec.compile().unwrap();
-            CheckedDefinition { spec, job, calendar: None, checked_at: now }.with_save_time(later, None)
+            CheckedDefinition { spec, job, calendar: None, checked_at: now, is_restored: false }
+                .with_save_time(later, None)
         };
         let past = checked(json!({"at": "2026-11-20T11:00:00Z", "if_past": "run"}));
         assert_eq!(past.job.timetable.next_after(later, later).map(|fire| fire.at), Some(instant_after(later)));

@@ -6,6 +6,7 @@ mod overrides;
 mod params;
 mod queued;
 mod requests;
+mod restore;
 mod scripts;
 mod shards;
 
@@ -30,6 +31,7 @@ pub use self::overrides::{RunParams, params_of_repetition, run_params};
 pub use self::params::{JobWarning, handlers, is_offered, params_schema, warnings};
 pub use self::queued::QueuedRuns;
 pub use self::requests::request_run;
+pub use self::restore::restore;
 pub use self::shards::{ShardsError, is_unsuccessful, request_failed_shards};
 use crate::apps::{self, AppError};
 use crate::jobs::checks::CheckedDefinition;
@@ -103,8 +105,15 @@ impl RunRequest {
 ///
 /// # Errors
 /// [`JobError::Invalid`], [`JobError::NameTaken`], the store's.
-pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: &str) -> Result<JobRecord, JobError> {
-    let definition = checks::check(node, namespace, spec, node.now(), None).await?;
+pub async fn create(
+    node: &Node,
+    namespace: NamespaceId,
+    mut spec: JobSpec,
+    author: &str,
+) -> Result<JobRecord, JobError> {
+    let checked_at = node.now();
+    spec.replace_past_instants(checks::instant_after(checked_at), None);
+    let definition = checks::check(node, namespace, spec, checked_at, None).await?;
     if node.store().job(namespace, &definition.spec.name).await?.is_some() {
         return Err(JobError::NameTaken);
     }
@@ -236,12 +245,14 @@ pub async fn end_queued_of_deleted(
 async fn change_definition(
     node: &Node,
     record: &JobRecord,
-    spec: JobSpec,
+    mut spec: JobSpec,
     expected_version: Option<i64>,
     choice_and_author: (Option<QueuedRunsPolicy>, &str),
 ) -> Result<JobRecord, JobError> {
     check_name(record, &spec)?;
-    let definition = checks::check(node, record.namespace, spec, node.now(), Some(&record.spec)).await?;
+    let checked_at = node.now();
+    spec.replace_past_instants(checks::instant_after(checked_at), Some(&record.spec));
+    let definition = checks::check(node, record.namespace, spec, checked_at, Some(&record.spec)).await?;
     let saved_record = save(node, record, definition, expected_version, choice_and_author).await?;
     catch_up_with_calendar(node, saved_record).await
 }
@@ -259,6 +270,7 @@ pub(crate) async fn follow_calendar(
         job: record.spec.compile_with(calendar_rule).map_err(JobError::Invalid)?,
         calendar,
         checked_at: node.now(),
+        is_restored: true,
     };
     if record.spec.calendar.is_some() && definition.calendar.is_none() {
         return Err(JobError::Invalid(vec![missing_calendar_error(&record.spec)]));

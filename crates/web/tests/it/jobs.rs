@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use rondel_core::Timestamp;
 use rondel_store::Store;
+use rondel_store::catalog::Declared;
 use rondel_web::WebConfig;
 use serde_json::{Value, json};
 
@@ -82,6 +84,76 @@ async fn an_instant_in_the_past_runs_once_however_often_it_is_sent() {
         let again = server.with_body(method, "/api/v1/jobs/a", &once).await.expect(200);
         assert_eq!(again["schedule"]["at"], first, "{method}");
     }
+}
+
+#[tokio::test]
+async fn an_instant_in_the_past_does_not_run_again_when_its_definition_is_restored() {
+    let server = Server::start().await;
+    let schedule = json!({"at": "2020-01-01T00:00:00Z", "if_past": "run"});
+    let once = json!({"name": "a", "app": "x", "handler": "h", "schedule": schedule});
+    let ran_at = server.with_body("POST", "/api/v1/jobs", &once).await.expect(201)["schedule"]["at"].clone();
+    // The resolved instant is a millisecond later than the save, so this waits until it has passed.
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let edit = json!({"app": "x", "handler": "h"});
+    server.with_body("PUT", "/api/v1/jobs/a", &edit).await.expect(200);
+    let restored = server.with_body("POST", "/api/v1/jobs/a/restore", json!({"version": 1})).await.expect(200);
+    assert_eq!((&restored["schedule"]["at"], &restored["version"]), (&ran_at, &json!(3)), "{restored}");
+
+    let store = server.engine.store();
+    let namespace = store.namespace("default").await.unwrap().unwrap().id;
+    let record = store.job(namespace, "a").await.unwrap().unwrap();
+    let declared = Declared { spec: record.spec, declared_at: server.engine.now(), undeclared_at: None };
+    assert!(store.declare_job(record.id, &declared).await.unwrap());
+    server.with_body("PUT", "/api/v1/jobs/a", &edit).await.expect(200);
+    let reset = server.bare("POST", "/api/v1/jobs/a/reset").await.expect(200);
+    assert_eq!((&reset["schedule"]["at"], &reset["version"]), (&ran_at, &json!(5)), "{reset}");
+}
+
+#[tokio::test]
+async fn a_paused_job_stays_paused_when_its_declaration_is_restored() {
+    let server = Server::start().await;
+    server.job("a").await;
+    let store = server.engine.store();
+    let namespace = store.namespace("default").await.unwrap().unwrap().id;
+    let record = store.job(namespace, "a").await.unwrap().unwrap();
+    let declared = Declared { spec: record.spec, declared_at: server.engine.now(), undeclared_at: None };
+    assert!(store.declare_job(record.id, &declared).await.unwrap());
+    let paused = server.bare("POST", "/api/v1/jobs/a/pause").await.expect(200);
+    assert_eq!(paused["declared"]["drift"], json!([]), "a pause is no edit");
+    let edit = json!({"description": "edited", "timeout": "1m"});
+    let edited = server.with_body("PATCH", "/api/v1/jobs/a", edit).await.expect(200);
+    assert_eq!(edited["declared"]["drift"], json!(["description", "timeout"]));
+    let reset = server.bare("POST", "/api/v1/jobs/a/reset").await.expect(200);
+    assert_eq!((&reset["description"], &reset["enabled"]), (&json!(""), &json!(false)), "{reset}");
+    assert_eq!(reset["declared"]["drift"], json!([]));
+    let again = server.bare("POST", "/api/v1/jobs/a/reset").await.expect(200);
+    assert_eq!(again["version"], reset["version"], "nothing is saved where nothing changes");
+}
+
+#[tokio::test]
+async fn a_restored_version_that_changes_nothing_keeps_the_queued_runs_of_a_paused_job() {
+    let server = Server::start().await;
+    let schedule = json!({"every": "1s"});
+    let job = json!({"name": "a", "app": "app", "handler": "h", "schedule": schedule, "queue_timeout": "1h"});
+    server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
+    // A run whose instant is long enough ago that the answer of a pause waits for its end.
+    let due_run = async {
+        loop {
+            let runs = server.get("/api/v1/runs?job=a").await.expect(200)["items"].clone();
+            if let [.., oldest] = &runs.as_array().unwrap()[..]
+                && oldest["fire_at"].as_str().unwrap().parse::<Timestamp>().unwrap() + Duration::from_secs(1)
+                    < server.engine.now()
+            {
+                return oldest["id"].as_str().unwrap().to_owned();
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let run = tokio::time::timeout(Duration::from_secs(30), due_run).await.unwrap();
+    server.bare("POST", "/api/v1/jobs/a/pause?queued=run").await.expect(200);
+    let restored = server.with_body("POST", "/api/v1/jobs/a/restore", json!({"version": 1})).await.expect(200);
+    assert_eq!((&restored["version"], &restored["enabled"]), (&json!(2), &json!(false)));
+    assert_eq!(server.get(&format!("/api/v1/runs/{run}")).await.expect(200)["status"], "pending");
 }
 
 /// The second call has already read the job when the first one saves it.

@@ -162,6 +162,21 @@ async fn an_action_on_too_many_names_is_refused() {
     assert!(page.text().contains("501 runs; at most 500 at once"), "{}", page.text());
 }
 
+/// The parent comes before the job that follows it, both by name and in the request. A job that follows it from outside keeps it.
+#[tokio::test]
+async fn a_chain_of_jobs_is_deleted_with_one_request() {
+    let server = Server::start().await;
+    for (name, parent) in [("a", None), ("b", Some("a")), ("c", Some("b")), ("kept", None), ("outside", Some("kept"))] {
+        let schedule = parent.map(|parent| json!({"after": [parent]}));
+        let job = json!({"name": name, "app": "app", "handler": "h", "schedule": schedule});
+        server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
+    }
+    let names = ["a", "b", "c", "kept"];
+    let done = bulk(&server, "jobs", &json!({"action": "delete", "names": names})).await;
+    assert_eq!(done["jobs"], json!(["a", "b", "c"]), "{done}");
+    assert_eq!((&done["problems"][0]["job"], &done["problems"][1]), (&json!("kept"), &Value::Null), "{done}");
+}
+
 /// A pattern must cover all jobs that match. Otherwise an action on all other jobs (`-job:…`) would include some of them.
 #[tokio::test]
 async fn a_filter_of_runs_knows_all_jobs_that_match() {

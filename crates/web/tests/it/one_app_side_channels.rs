@@ -83,6 +83,18 @@ async fn a_retry_of_many_runs_is_recorded_although_the_job_of_one_moved_away() {
     let entries = server.get("/api/v1/audit?action=run.bulk&limit=1").await.expect(200);
     let entry = &entries["items"][0];
     assert_eq!((&entry["verdict"], &entry["after"]["done"]), (&json!("allowed"), &json!(1)), "{entry}");
+
+    // A retry that is refused for every run is a refusal, and one that fails for every run a failure.
+    let newest_entry = async || {
+        let entries = server.get("/api/v1/audit?action=run.bulk&limit=1").await.expect(200);
+        (entries["items"][0]["verdict"].clone(), entries["items"][0]["after"]["problems"].clone())
+    };
+    let retry = json!({"action": "retry", "ids": [ids[1]]});
+    assert_eq!(scoped.ask("POST", "/api/v1/runs:bulk", retry.clone()).await.expect(200)["done"], 0);
+    assert_eq!(newest_entry().await, (json!("denied"), json!(1)));
+    server.bare("DELETE", "/api/v1/jobs/moving").await.expect(200);
+    assert_eq!(server.with_body("POST", "/api/v1/runs:bulk", &retry).await.expect(200)["done"], 0);
+    assert_eq!(newest_entry().await, (json!("failed"), json!(1)));
 }
 
 #[tokio::test]

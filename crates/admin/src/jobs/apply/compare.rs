@@ -160,6 +160,7 @@ fn plan_job(
         warnings,
     };
     let Some(mut record) = record else {
+        spec.replace_past_instants(checks::instant_after(now), None);
         let definition = checks::check_with(node, namespace, spec, now, None, references)?;
         let warnings = jobs::warnings(node, namespace, &definition.spec, jobs::first_fire(&definition.job, now, now));
         return Ok((planned_job(Action::Create, Vec::new(), warnings), PlannedEdit::Create(Box::new(definition))));
@@ -169,6 +170,7 @@ fn plan_job(
     if spec == record.spec {
         return Ok((planned_job(Action::Keep, Vec::new(), Vec::new()), PlannedEdit::Keep));
     }
+    spec.replace_past_instants(checks::instant_after(now), Some(&record.spec));
     let definition = checks::check_with(node, namespace, spec, now, Some(&record.spec), references)?;
     let [old_document, new_document] =
         [&record.spec, &definition.spec].map(|spec| serde_json::to_value(spec.document()).unwrap_or_default());

@@ -18,6 +18,15 @@ pub(super) const EDIT_REFUSALS: &[Code] = &[Code::JobExists, Code::JobIsParent, 
 /// How often a conflicting change is tried if the caller gave no version.
 pub(super) const TRY_COUNT: usize = 4;
 
+/// The origin of the definition that an edit saves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The caller wrote it.
+    Caller,
+    /// It was stored before, as a version or as the declaration in code.
+    Stored,
+}
+
 /// Applies `edit` to the newest definition, saves the result, and answers with the job.
 pub(super) async fn change(
     call: &Call,
@@ -26,24 +35,28 @@ pub(super) async fn change(
     edit: impl Fn(&JobRecord) -> Result<JobSpec, Problem> + Send + Sync,
 ) -> Result<Response, Problem> {
     let edit_if_different = |record: &JobRecord| Ok(Some(edit(record)?).filter(|spec| *spec != record.spec));
-    let saved_record = save_edit(call, name, if_match, edit_if_different).await?;
+    let saved_record = save_edit(call, name, if_match, Origin::Caller, edit_if_different).await?;
     job_response(call, StatusCode::OK, &saved_record, None).await
 }
 
 /// Reads the job, applies `edit`, checks the result, and saves it over the version that was read. After a conflict it tries again
-/// with the new version, unless the caller gave a version. If `edit` returns `None`, nothing is saved. If the job is paused, its
-/// queued scheduled runs are skipped, so a repeated pause also skips runs that were queued after the first pause.
+/// with the new version, unless the caller gave a version. If `edit` returns `None`, nothing is saved. If the job is then paused and the
+/// caller wrote the definition, its queued scheduled runs are skipped, so a repeated pause also skips runs that were queued after the first one.
 pub(super) async fn save_edit<Q>(
     call: &Call<Q>,
     name: &str,
     if_match: &IfMatch,
+    origin: Origin,
     edit: impl Fn(&JobRecord) -> Result<Option<JobSpec>, Problem> + Send + Sync,
 ) -> Result<JobRecord, Problem> {
     for _ in 0..TRY_COUNT {
         let record = find(call, name).await?;
         if_match.expected_version(record.version)?;
         let Some(spec) = edit(&record)? else {
-            jobs::end_queued_of_paused(call.engine(), &record, call.caller.name()).await?;
+            // A restored definition is no pause: the runs that the caller's pause kept stay queued.
+            if origin == Origin::Caller {
+                jobs::end_queued_of_paused(call.engine(), &record, call.caller.name()).await?;
+            }
             return Ok(record);
         };
         // A caller who may no longer see a parent job may only switch this job on and off. With another definition, the caller would get
@@ -51,7 +64,12 @@ pub(super) async fn save_edit<Q>(
         if (JobSpec { enabled: record.spec.enabled, ..spec.clone() }) != record.spec {
             call.check_definition(&spec).await?;
         }
-        match jobs::change(call.engine(), &record, spec, Some(record.version), call.caller.name()).await {
+        let (engine, author) = (call.engine(), call.caller.name());
+        let save_result = match origin {
+            Origin::Caller => jobs::change(engine, &record, spec, Some(record.version), author).await,
+            Origin::Stored => jobs::restore(engine, &record, spec, Some(record.version), author).await,
+        };
+        match save_result {
             Ok(changed_record) => return Ok(changed_record),
             Err(JobError::Conflict { .. }) if !if_match.is_given() => {}
             Err(error) => return Err(edit_problem(call, error).await),

@@ -8,7 +8,7 @@ use rondel_core::access::Permission::Edit;
 use serde_json::json;
 
 use super::body;
-use super::change::{EDIT_REFUSALS, save_edit};
+use super::change::{EDIT_REFUSALS, Origin, save_edit};
 use super::job_json::{JobJson, job_response};
 use crate::body::JsonBody;
 use crate::call::Call;
@@ -40,7 +40,7 @@ async fn replace(
     if_match: IfMatch,
     body: JsonBody<Unnamed<JobSpec>>,
 ) -> Result<Response, Problem> {
-    let saved_record = save_edit(&call, &name, &if_match, |record| {
+    let saved_record = save_edit(&call, &name, &if_match, Origin::Caller, |record| {
         let mut spec = body::parse_named(&body.bytes, &name)?;
         // An `at` schedule in the past must not run again if the client repeats the request.
         jobs::keep_run_instants(call.engine(), &mut spec, &record.spec);

@@ -3,10 +3,11 @@
 use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::jobs::JobError;
+use rondel_core::JobSpec;
 use rondel_core::access::Permission::Edit;
 use rondel_store::catalog::JobRecord;
 
-use super::change::{EDIT_REFUSALS, save_edit};
+use super::change::{EDIT_REFUSALS, Origin, save_edit};
 use super::job_json::{JobJson, job_response};
 use crate::call::Call;
 use crate::etag::IfMatch;
@@ -22,7 +23,8 @@ pub(super) fn routes() -> Routes {
         reset,
         Doc::new(
             "Restore the declared definition",
-            "Restores the definition that executors of the job's app declare. Nothing happens if the job already has it.",
+            "Restores the definition that executors of the job's app declare. Nothing happens if the job already has it. \
+             The job keeps its `enabled`.",
         )
         .json::<JobJson<'static>>(200, "The job.")
         .with("ETag")
@@ -36,11 +38,12 @@ async fn reset(call: Call, Named(name, ..): Named<path::Job>, if_match: IfMatch)
     job_response(&call, StatusCode::OK, &record, None).await
 }
 
-/// Gives a job the definition that code declares. Does nothing if the job already has it.
+/// Gives a job the definition that code declares. Does nothing if the job already has it. A paused job stays paused, since a pause is no edit.
 pub(crate) async fn reset_to_declared<Q>(call: &Call<Q>, name: &str, if_match: &IfMatch) -> Result<JobRecord, Problem> {
-    save_edit(call, name, if_match, |record| {
+    save_edit(call, name, if_match, Origin::Stored, |record| {
         let declared = record.declared.as_ref().ok_or(JobError::NotDeclared)?;
-        Ok(Some(declared.spec.clone()).filter(|spec| *spec != record.spec))
+        let spec = JobSpec { enabled: record.spec.enabled, ..declared.spec.clone() };
+        Ok(Some(spec).filter(|spec| *spec != record.spec))
     })
     .await
 }

@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::change::{EDIT_REFUSALS, save_edit};
+use super::change::{EDIT_REFUSALS, Origin, save_edit};
 use super::find::find;
 use super::job_json::{JobJson, job_response};
 use crate::answer::json_response;
@@ -152,7 +152,7 @@ pub(crate) async fn restore_version<Q>(
     let record = find(call, name).await?;
     let old_spec = spec_of_version(call, &record, version).await?;
     let old_spec = old_spec.map_err(|message| refuse_value("/version", message))?;
-    save_edit(call, name, if_match, |record| {
+    save_edit(call, name, if_match, Origin::Stored, |record| {
         let spec = JobSpec { name: record.spec.name.clone(), enabled: record.spec.enabled, ..old_spec.clone() };
         Ok(Some(spec).filter(|spec| *spec != record.spec))
     })
