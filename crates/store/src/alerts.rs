@@ -312,7 +312,8 @@ pub trait Alerts {
     async fn alert_events(&self, namespace: NamespaceId, limit: u32) -> Result<Vec<AlertEvent>>;
 
     /// The open incidents of a rule about these subjects, and the rule's open group. Also the number of open incidents outside the group,
-    /// the number inside it, and which of the subjects the group has counted. The rule may belong to an expectation.
+    /// the subjects of those that were not reported, the number inside it, and which of the subjects the group has counted. The rule may
+    /// belong to an expectation.
     async fn open_incidents(
         &self,
         namespace: NamespaceId,

@@ -88,8 +88,7 @@ macro_rules! delegate_store {
                 AccountId, AlertRuleId, AppId, CalendarId, ChannelId, DeliveryId, ExecutorId, IncidentId, JobId, MaintenanceId, MessageId, NamespaceId,
                 NodeId, OutboxId, Reason, Run, RunId, RunStatus, ScriptId, SessionId, SilenceId, Timestamp, TokenId, TraceParent,
             };
-            use ::rondel_core::alert::{Incident, OpenIncidents, SubjectKind};
-            use ::rondel_core::{dense::DenseInstant, graph::Edge, homes::Switch, outcome::CancelRequest, request::IfOpen, run::Attempt, sketch::Step};
+            use ::rondel_core::{alert::{Incident, OpenIncidents, SubjectKind}, dense::DenseInstant, graph::Edge, homes::Switch, outcome::CancelRequest, request::IfOpen, run::Attempt, sketch::Step};
             use ::rondel_core::pump::{ItemChange, Item};
             use $crate::{LeaseToken, StoreError, DatabaseTroubleKind};
             use $crate::access::{
@@ -322,6 +321,7 @@ macro_rules! delegate_store {
                 fn take_outbox(now: Timestamp, take: TakeOutbox<'_>) -> Vec<OutboxItem>;
                 fn drop_outbox(ids: &[OutboxId]) -> ();
                 fn postpone_outbox(item: &OutboxItem, try_count: i32, due_at: Timestamp) -> ();
+                fn forget_outbox(namespace: NamespaceId, before: Timestamp, limit: u32) -> u64;
             } also {});
             $crate::delegate_store!(@$wrapper, Channels {
                 fn channel(namespace: NamespaceId, name: &str) -> Option<Channel>;

@@ -97,6 +97,9 @@ pub trait Outbox {
 
     /// Postpones a message to `due_at`. Does nothing if another server has taken the message since.
     async fn postpone_outbox(&self, item: &OutboxItem, try_count: i32, due_at: Timestamp) -> Result<()>;
+
+    /// Removes messages of a namespace that were written before an instant, at most `limit`. Returns how many were removed.
+    async fn forget_outbox(&self, namespace: NamespaceId, before: Timestamp, limit: u32) -> Result<u64>;
 }
 
 /// Whether a run ended in a way that its job may want reported.

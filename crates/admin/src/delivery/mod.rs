@@ -10,7 +10,7 @@ use rondel_core::error_chain::chain;
 use rondel_core::outgoing::AllowedAddresses;
 use rondel_outgoing::{Options, Outgoing};
 
-pub(crate) use retry::next_try;
+pub(crate) use retry::{GIVE_UP_AFTER, next_try};
 pub(crate) use senders::Senders;
 pub(crate) use sign::{generate_secret, signature};
 pub(crate) use status::is_temporary;

@@ -7,7 +7,7 @@ use rondel_core::Timestamp;
 const DELAY_MIN: Duration = Duration::from_secs(5);
 const DELAY_MAX: Duration = Duration::from_secs(3600);
 /// A message that is not accepted within this time is given up.
-const GIVE_UP_AFTER: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const GIVE_UP_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// The instant of the next try after `tried_count` tries; `None` to give up. The delay is 5 s, doubled with each try up to an hour, plus or
 /// minus a quarter; `jitter` is from 0 to 1.

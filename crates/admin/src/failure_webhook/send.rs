@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::{self, Refusal};
 use crate::background::{Background, TickError};
-use crate::delivery::{Senders, next_try};
+use crate::delivery::{GIVE_UP_AFTER, Senders, next_try};
 use crate::metrics::add;
 use crate::node::Shared;
 
@@ -28,6 +28,9 @@ const START_WITHIN: Duration = Duration::from_secs(20);
 const CONCURRENT_MAX: usize = 32;
 /// How long the other messages of a namespace wait when its receiver is unreachable; this does not count as a try.
 const PUT_BACK_DELAY: Duration = Duration::from_secs(5);
+/// Number of messages that are given up together, and maximum number of such batches after one failed try.
+const GIVE_UP_BATCH: u32 = 500;
+const GIVE_UP_BATCHES_MAX: u32 = 40;
 /// How long a message being sent may still take once the server is asked to stop.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
@@ -122,7 +125,7 @@ impl Sender {
             return store.drop_outbox(&ids).await;
         };
         let deadline = Instant::now() + START_WITHIN;
-        let mut put_back_at = None;
+        let (mut put_back_at, mut has_receiver_failed) = (None, false);
         for item in items {
             if put_back_at.is_none() && (self.stop.is_cancelled() || Instant::now() >= deadline) {
                 put_back_at = Some(self.shared.clock.now());
@@ -145,9 +148,33 @@ impl Sender {
                     if matches!(refusal, Refusal::Receiver(_)) {
                         // The namespace's other messages would fail as well.
                         put_back_at = Some(self.shared.clock.now() + PUT_BACK_DELAY);
+                        has_receiver_failed = true;
                     }
                 }
             }
+        }
+        if has_receiver_failed { self.give_up_old(namespace).await } else { Ok(()) }
+    }
+
+    /// Gives up the messages of a namespace that have waited for a day. While the receiver fails, few of them are tried, and all others would
+    /// stay until it is back.
+    async fn give_up_old(&self, namespace: NamespaceId) -> Result<(), StoreError> {
+        let before = self.shared.clock.now() - GIVE_UP_AFTER;
+        let mut count = 0;
+        for _ in 0..GIVE_UP_BATCHES_MAX {
+            let batch_count = self.shared.store.forget_outbox(namespace, before, GIVE_UP_BATCH).await?;
+            count += batch_count;
+            if batch_count < u64::from(GIVE_UP_BATCH) {
+                break;
+            }
+        }
+        if count > 0 {
+            add(&self.shared.metrics.alerts_given_up, count);
+            tracing::error!(
+                namespace_id = namespace.get(),
+                count,
+                "messages could not be delivered to a webhook for a day; giving up"
+            );
         }
         Ok(())
     }

@@ -7,15 +7,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::incident::{Incident, IncidentState, keep_samples, new_incident};
 use super::judge::{ConditionState, Observation};
 use super::rule::{ConditionKind, RuleSpec, SubjectKind};
 use super::sentence::{self, notice};
 use super::silence::Silence;
 use super::subject::Subject;
 use crate::id::IncidentId;
-use crate::notice::{Notice, NoticeKind, RunSample, SAMPLE_COUNT_MAX};
+use crate::notice::{Notice, NoticeKind};
 use crate::time::Timestamp;
-use crate::word_enum::word_enum;
 
 /// Shortest wait before an open incident is checked again.
 const RECHECK_MIN: Duration = Duration::from_secs(2);
@@ -26,52 +26,6 @@ const RECHECK_AGE_DIVISOR: u32 = 20;
 /// Maximum number of open incidents in a group. For further subjects, no incident is opened, and the group does not count them: only their
 /// incidents would show that they have been counted.
 const OPEN_INCIDENTS_MAX: u64 = 10_000;
-
-word_enum! {
-    /// The state of an incident.
-    IncidentState ("Standing") {
-        /// The rule holds.
-        Firing = "firing",
-        /// The rule no longer holds.
-        Resolved = "resolved",
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Incident {
-    pub id: IncidentId,
-    /// What it is about.
-    pub subject: Subject,
-    /// The group that is reported in its place; `None` if the incident is reported itself.
-    pub group: Option<IncidentId>,
-    /// Whether it is open or resolved.
-    pub state: IncidentState,
-    /// Since when the rule holds.
-    pub started_at: Timestamp,
-    /// When the rule was last found to hold.
-    pub seen_at: Timestamp,
-    pub resolved_at: Option<Timestamp>,
-    /// How many occurrences it has, such as failed runs; for a group, the number of its subjects.
-    pub count: u64,
-    /// How many occurrences were reported.
-    pub reported_count: u64,
-    /// When it was first reported; `None` for a member of a group, while a silence holds its messages back, and while none of its
-    /// channels exists.
-    pub fired_at: Option<Timestamp>,
-    /// When it was last reported to the channels of its rule.
-    pub reported_at: Option<Timestamp>,
-    /// When it was reported to the escalation channel.
-    pub escalated_at: Option<Timestamp>,
-    /// Who acknowledged it.
-    pub acknowledged_by: Option<String>,
-    pub acknowledged_at: Option<Timestamp>,
-    /// How many messages were sent about it, which is also the number of the newest one.
-    pub message_count: u32,
-    /// When it is checked again; `None` once it is resolved.
-    pub check_at: Option<Timestamp>,
-    /// Its newest runs, the newest first, as examples for messages.
-    pub samples: Vec<RunSample>,
-}
 
 /// A rule, with the facts that its messages depend on.
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +45,8 @@ pub struct OpenIncidents {
     pub group: Option<Incident>,
     /// How many incidents are open outside the group.
     pub single_count: u64,
+    /// The subjects of the open incidents outside the group that were not reported.
+    pub unreported_subjects: Vec<Subject>,
     /// How many incidents are in the group.
     pub member_count: u64,
     /// The observed subjects that the group has counted: those that have or had an incident in it.
@@ -177,6 +133,9 @@ struct DecisionBuilder<'a> {
     silences: &'a [Silence],
     now: Timestamp,
     open_incidents: OpenIncidents,
+    /// How many of the open incidents outside the group were not reported and are silenced. Each of the others has one of the places for
+    /// incidents that are reported themselves.
+    silenced_count: u64,
     incidents: BTreeMap<IncidentId, Incident>,
     messages: Vec<MessageDraft>,
     ends: Vec<MessageDraft>,
@@ -186,7 +145,13 @@ struct DecisionBuilder<'a> {
 impl<'a> DecisionBuilder<'a> {
     fn new(rule: RuleView<'a>, open_incidents: OpenIncidents, silences: &'a [Silence], now: Timestamp) -> Self {
         let (incidents, messages, ends, unwatched) = (BTreeMap::new(), Vec::new(), Vec::new(), BTreeSet::new());
-        Self { rule, silences, now, open_incidents, incidents, messages, ends, unwatched }
+        let silenced_count = 0;
+        let mut builder =
+            Self { rule, silences, now, open_incidents, silenced_count, incidents, messages, ends, unwatched };
+        let unreported_subjects = builder.open_incidents.unreported_subjects.iter();
+        let silenced_subjects = unreported_subjects.filter(|subject| builder.silenced_until(subject).is_some());
+        builder.silenced_count = u64::try_from(silenced_subjects.count()).unwrap_or(u64::MAX);
+        builder
     }
 
     fn observe(&mut self, observation: &Observation, next_id: &mut dyn FnMut() -> IncidentId) {
@@ -251,13 +216,21 @@ impl<'a> DecisionBuilder<'a> {
         since: Timestamp,
         next_id: &mut dyn FnMut() -> IncidentId,
     ) -> Option<IncidentId> {
-        let is_single = self.open_incidents.single_count < u64::from(self.rule.spec.group_over);
+        // A silenced incident leaves its place to others. Silenced incidents alone get no more places than others, because they are all
+        // reported when the silence ends.
+        let is_silenced = self.silenced_until(&observation.subject).is_some();
+        let single_count = self.open_incidents.single_count;
+        let place_count = if is_silenced { single_count } else { single_count.saturating_sub(self.silenced_count) };
+        let is_single = place_count < u64::from(self.rule.spec.group_over);
         if !is_single && self.open_incidents.member_count >= OPEN_INCIDENTS_MAX {
             return None;
         }
         let group = (!is_single).then(|| self.open_group(since, next_id));
         match is_single {
-            true => self.open_incidents.single_count += 1,
+            true => {
+                self.open_incidents.single_count += 1;
+                self.silenced_count += u64::from(is_silenced);
+            }
             false => self.open_incidents.member_count += 1,
         }
         let incident = new_incident(next_id(), observation.subject.clone(), group, (since, self.now));
@@ -286,12 +259,17 @@ impl<'a> DecisionBuilder<'a> {
     fn resolve(&mut self, id: IncidentId) {
         let Some(incident) = self.incidents.get_mut(&id) else { return };
         (incident.state, incident.resolved_at) = (IncidentState::Resolved, Some(self.now));
+        let (is_unreported_single, subject) =
+            (incident.group.is_none() && incident.fired_at.is_none(), incident.subject.clone());
         let count = if incident.group.is_some() {
             &mut self.open_incidents.member_count
         } else {
             &mut self.open_incidents.single_count
         };
         *count = count.saturating_sub(1);
+        if is_unreported_single && self.silenced_until(&subject).is_some() {
+            self.silenced_count = self.silenced_count.saturating_sub(1);
+        }
     }
 
     /// Resolves the group if it has no open members.
@@ -420,7 +398,7 @@ impl<'a> DecisionBuilder<'a> {
         let matching_silences = self
             .silences
             .iter()
-            .filter(|silence| silence.ends_at > self.now && silence.matches(&self.rule.spec.name, subject));
+            .filter(|silence| silence.ends_at > self.now && silence.matches(self.rule.spec, subject));
         matching_silences.map(|silence| silence.ends_at).max()
     }
 
@@ -454,40 +432,4 @@ impl<'a> DecisionBuilder<'a> {
         }
         next
     }
-}
-
-fn new_incident(
-    id: IncidentId,
-    subject: Subject,
-    group: Option<IncidentId>,
-    (started_at, now): (Timestamp, Timestamp),
-) -> Incident {
-    Incident {
-        id,
-        subject,
-        group,
-        state: IncidentState::Firing,
-        started_at,
-        seen_at: now,
-        resolved_at: None,
-        count: 0,
-        reported_count: 0,
-        fired_at: None,
-        reported_at: None,
-        escalated_at: None,
-        acknowledged_by: None,
-        acknowledged_at: None,
-        message_count: 0,
-        check_at: None,
-        samples: Vec::new(),
-    }
-}
-
-/// Puts the newer runs before the others, and drops the oldest beyond `SAMPLE_COUNT_MAX`. Both lists are sorted with the newest first.
-fn keep_samples(samples: &mut Vec<RunSample>, newer_samples: &[RunSample]) {
-    for sample in newer_samples.iter().rev() {
-        samples.retain(|known_sample| known_sample.run != sample.run);
-        samples.insert(0, sample.clone());
-    }
-    samples.truncate(SAMPLE_COUNT_MAX);
 }

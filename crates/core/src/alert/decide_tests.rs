@@ -52,6 +52,10 @@ impl World {
             incidents: firing().filter(|one| one.subject.id != 0).cloned().collect(),
             group,
             single_count: u64::try_from(count(false)).unwrap(),
+            unreported_subjects: firing()
+                .filter(|one| one.subject.id != 0 && one.group.is_none() && one.fired_at.is_none())
+                .map(|one| one.subject.clone())
+                .collect(),
             member_count: u64::try_from(count(true)).unwrap(),
         };
         let sample =
@@ -243,6 +247,42 @@ fn a_group_waits_for_a_member_that_is_not_silenced() {
     world.silences.push(silence(SilenceSpec { job: Some("job-2".to_owned()), ..SilenceSpec::default() }, 1_000));
     assert_eq!(world.observe(10, &[(1, holds(9, 1)), (2, holds(9, 1))]), [NoticeKind::Firing], "only of the first job");
     assert_eq!(world.observe(20, &[(3, holds(19, 1))]), [NoticeKind::Firing], "of the group");
+}
+
+#[test]
+fn a_maintenance_window_holds_back_no_group_of_servers_or_tokens() {
+    let conditions = [
+        (json!({"node_lost": {}}), vec![NoticeKind::Firing; 2]),
+        (json!({"token_expiring": {"within": "14d"}}), vec![NoticeKind::Firing; 2]),
+        (json!({"failed": {}}), vec![]),
+    ];
+    for (condition, expected) in conditions {
+        let mut world = World::new(&json!({"group_over": 1, "condition": condition}));
+        world.silences.push(Silence { spec: SilenceSpec::default(), ends_at: at(1_000), is_maintenance: true });
+        assert_eq!(world.observe(10, &[(1, holds(9, 1)), (2, holds(9, 1))]), expected, "one, and the group");
+    }
+}
+
+#[test]
+fn silenced_incidents_leave_their_places_to_others() {
+    let mut world = World::new(&json!({"group_over": 2}));
+    for job in ["job-1", "job-2", "job-3"] {
+        let spec = SilenceSpec { job: Some(job.to_owned()), ..SilenceSpec::default() };
+        world.silences.push(Silence { spec, ends_at: at(100), is_maintenance: false });
+    }
+    assert_eq!(world.observe(10, &[(1, holds(9, 1)), (2, holds(9, 1)), (3, holds(9, 1))]), []);
+    let firing = world.observe(20, &[(4, holds(19, 1)), (5, holds(19, 1)), (6, holds(19, 1))]);
+    assert_eq!(firing, [NoticeKind::Firing; 3], "two, and one for the group");
+    let reported = |world: &World| -> Vec<String> {
+        world.messages.iter().map(|message| message.notice.subject.name.clone()).collect()
+    };
+    let mut names = reported(&world);
+    names.sort_unstable();
+    assert_eq!(names, ["default", "job-4", "job-5"]);
+    // The end of a silenced incident frees no place.
+    assert_eq!(world.observe(30, &[(2, ConditionState::Clear), (7, holds(29, 1))]), []);
+    assert_eq!(world.observe(100, &[(1, holds(9, 0))]), [NoticeKind::Firing], "its silence has ended");
+    assert_eq!(reported(&world).last().map(String::as_str), Some("job-1"));
 }
 
 #[test]

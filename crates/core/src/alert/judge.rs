@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::decide::Incident;
+use super::incident::Incident;
 use super::rule::{Condition, RuleSpec};
 use super::subject::Subject;
 use crate::id::{JobId, RunId};

@@ -8,13 +8,15 @@ pub mod deadline;
 mod decide;
 pub mod disk;
 pub mod expect;
+mod incident;
 pub mod judge;
 mod rule;
 pub mod sentence;
 mod silence;
 mod subject;
 
-pub use self::decide::{Decision, Incident, IncidentState, MessageDraft, OpenIncidents, RuleView, acknowledge, decide};
+pub use self::decide::{Decision, MessageDraft, OpenIncidents, RuleView, acknowledge, decide};
+pub use self::incident::{Incident, IncidentState};
 pub use self::judge::{ConditionState, Observation};
 pub use self::rule::{
     CHANNEL_COUNT_MAX, Condition, ConditionKind, DIGEST_MIN, Escalation, GROUP_OVER_DEFAULT, RuleSpec, STREAK_MAX,

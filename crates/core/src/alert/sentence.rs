@@ -1,7 +1,8 @@
 //! Rules and incidents in words, in both languages.
 
-use super::decide::{Incident, IncidentState, RuleView};
+use super::decide::RuleView;
 use super::disk;
+use super::incident::{Incident, IncidentState};
 use super::rule::{Condition, RuleSpec, Scope, SubjectKind};
 use crate::calendar::Weekday;
 use crate::cron::parse_zone;

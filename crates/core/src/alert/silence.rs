@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::rule::SubjectKind;
+use super::rule::{Condition, RuleSpec, SubjectKind};
 use super::subject::Subject;
 use crate::time::Timestamp;
 
@@ -29,10 +29,21 @@ pub struct Silence {
 
 impl Silence {
     /// Whether it holds back messages of this rule about this subject.
-    pub(super) fn matches(&self, rule: &str, subject: &Subject) -> bool {
-        let is_of_servers = matches!(subject.kind, SubjectKind::Node | SubjectKind::Token);
-        self.spec.matches(rule, subject) && !(self.is_maintenance && is_of_servers)
+    pub(super) fn matches(&self, rule: &RuleSpec, subject: &Subject) -> bool {
+        self.spec.matches(&rule.name, subject) && !(self.is_maintenance && is_about_servers(&rule.condition))
     }
+}
+
+/// Whether a condition is about servers or tokens. The kind of a subject does not show this, because a group of servers is a group.
+const fn is_about_servers(condition: &Condition) -> bool {
+    matches!(
+        condition,
+        Condition::NodeLost {}
+            | Condition::LoopFailing { .. }
+            | Condition::TokenExpiring { .. }
+            | Condition::CertificateExpiring { .. }
+            | Condition::DiskLow { .. }
+    )
 }
 
 impl SilenceSpec {

@@ -42,9 +42,13 @@ pub(super) async fn the_incidents_of_an_expectation_are_counted(store: &dyn Stor
     for member in &mut members {
         member.incident.group = Some(group.incident.id);
     }
-    let [first, second] = members;
-    let all = [group.clone(), first, second, incident(&rule, 1, now)];
+    let [first, mut second] = members;
+    second.incident.fired_at = None;
+    let mut unreported = incident(&rule, 4, now);
+    unreported.incident.fired_at = None;
+    let all = [group.clone(), first, second, incident(&rule, 1, now), unreported.clone()];
     assert!(write(store, &rule, alert_version(store, namespace).await, &all).await);
     let open = store.open_incidents(namespace, rule.id, &[]).await.unwrap();
-    assert_eq!((open.group, open.single_count, open.member_count), (Some(group.incident), 1, 2));
+    assert_eq!((open.group, open.single_count, open.member_count), (Some(group.incident), 2, 2));
+    assert_eq!(open.unreported_subjects, [unreported.incident.subject]);
 }

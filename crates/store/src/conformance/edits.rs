@@ -162,6 +162,35 @@ pub async fn an_edit_keeps_settles_and_reopens(store: &dyn Store) {
     queued_runs_are_asked_to_end(store).await;
 }
 
+/// Fires that an edit skips leave alert events, also those that share a row; a row that is reopened leaves none. Expects a rule about events.
+/// Returns the runs whose events are left.
+pub(super) async fn skipped_fires_leave_events(store: &dyn Store) -> Vec<RunId> {
+    let (_, job, rows, now) = with_four_rows(store).await;
+    let events = async |job: JobId| {
+        let events = store.alert_events(super::DEFAULT, 500).await.unwrap();
+        let of_job = events.into_iter().filter(|event| event.job == job);
+        of_job.map(|event| (event.run, event.fire_at, event.reason)).collect::<Vec<_>>()
+    };
+    let every_two = JobSpec {
+        schedule: spec("x", serde_json::json!({"schedule": {"cron": "0/2 * * * * ?"}})).schedule,
+        ..job.spec.clone()
+    };
+    expect_saved(change(store, job.id, &every_two, None, now).await);
+    let event = |row: &Run| (row.id, row.fire_at, Some(Reason::Changed));
+    assert_eq!(events(job.id).await, [event(&rows[0]), event(&rows[2])]);
+    expect_saved(change(store, job.id, &job.spec, None, now).await);
+    assert_eq!(events(job.id).await, [], "the fires happen");
+
+    let second = store.now().await.unwrap().second();
+    let (first, last) = (Timestamp::from_secs(second - 3), Timestamp::from_secs(second));
+    let overdue = job_with(store, JobSpec { name: name("job"), ..job.spec.clone() }, Some(first)).await;
+    let paused = JobSpec { enabled: false, ..overdue.spec.clone() };
+    expect_saved(change(store, overdue.id, &paused, None, last).await);
+    let left = events(overdue.id).await;
+    assert_eq!(left.iter().map(|(_, at, reason)| (*at, *reason)).collect::<Vec<_>>(), [(first, Some(Reason::Paused))]);
+    left.into_iter().map(|(run, ..)| run).collect()
+}
+
 /// A pause and a deletion store the requests to end queued runs together with the definition. Other changes store none.
 async fn queued_runs_are_asked_to_end(store: &dyn Store) {
     let (token, job, _, now) = with_four_rows(store).await;

@@ -144,6 +144,10 @@ impl Alerts for MemStore {
             incidents: open_incidents().filter(|incident| !is_group(incident)).filter(is_selected).cloned().collect(),
             counted_subjects: counted_incidents.map(|incident| (incident.subject.kind, incident.subject.id)).collect(),
             group,
+            unreported_subjects: open_incidents()
+                .filter(|incident| !is_group(incident) && incident.group.is_none() && incident.fired_at.is_none())
+                .map(|incident| incident.subject.clone())
+                .collect(),
             single_count: count(false),
             member_count: count(true),
         })

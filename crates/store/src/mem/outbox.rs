@@ -64,6 +64,17 @@ impl Outbox for MemStore {
         }
         Ok(())
     }
+
+    async fn forget_outbox(&self, namespace: NamespaceId, before: Timestamp, limit: u32) -> Result<u64> {
+        let mut state = self.state();
+        let is_old = |item: &&OutboxItem| item.namespace == namespace && item.created_at < before;
+        let old_ids: Vec<OutboxId> =
+            state.outbox.values().filter(is_old).map(|item| item.id).take(to_usize(limit)).collect();
+        for id in &old_ids {
+            state.outbox.remove(id);
+        }
+        Ok(u64::try_from(old_ids.len()).unwrap_or(u64::MAX))
+    }
 }
 
 impl State {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::reason::ReasonDetail;
-use rondel_core::{NamespaceId, OutboxId, RunId, Timestamp};
+use rondel_core::{IdGen, NamespaceId, OutboxId, RunId, Timestamp};
 use sqlx::any::AnyRow;
 
-use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use super::{SqlStore, Tx, failure, transact};
 use crate::outbox::{
     FailureWebhook, OutboxItem, RunMessage, TAKE_MESSAGES_PER_NAMESPACE_MAX, TAKE_NAMESPACE_MAX, TakeOutbox,
@@ -82,6 +82,12 @@ const LOCK_OUTBOX: Statement = Statement {
 const HOLD_OUTBOX: Statement =
     Statement { name: "hold_outbox", text: "UPDATE outbox SET due_at_ms = ? WHERE id {in_list}" };
 const DELETE_OUTBOX: Statement = Statement { name: "delete_outbox", text: "DELETE FROM outbox WHERE id {in_list}" };
+/// A message is written after the id of its run was made, so the messages with later ids are not old. The plus sign prevents planners from
+/// using the index by namespace, which has all messages of the namespace.
+pub(super) const FIND_OLD_OUTBOX: Statement = Statement {
+    name: "find_old_outbox",
+    text: "SELECT id FROM outbox WHERE id < ? AND +namespace_id = ? AND created_at_ms < ? ORDER BY id LIMIT ?",
+};
 const POSTPONE_OUTBOX: Statement = Statement {
     name: "postpone_outbox",
     text: "UPDATE outbox SET attempt_count = ?, due_at_ms = ? WHERE id = ? AND due_at_ms = ?",
@@ -148,6 +154,16 @@ impl Outbox for SqlStore {
             Query::new(&POSTPONE_OUTBOX).int(try_count.into()).at(due_at).int(item.id.get()).at(item.held_until);
         self.execute(query).await?;
         Ok(())
+    }
+
+    async fn forget_outbox(&self, namespace: NamespaceId, before: Timestamp, limit: u32) -> Result<u64> {
+        let limit = i64::from(limit).min(i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX));
+        let query = Query::new(&FIND_OLD_OUTBOX).int(IdGen::first_at(before)).int(namespace.get()).at(before).int(limit);
+        let old_ids = read_ids(&self.rows(query).await?, "outbox", "id")?;
+        if old_ids.is_empty() {
+            return Ok(0);
+        }
+        self.execute(Query::new(&DELETE_OUTBOX).list(old_ids.into_iter())).await
     }
 }
 

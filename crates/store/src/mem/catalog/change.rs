@@ -174,6 +174,9 @@ impl State {
         let plan = self.plan(record, (Some(job), Some(change.before)), (change.now, change.checked_at, read_at));
         self.skip_rows(&plan.skipped_rows, plan.reason, change.now);
         self.write_skipped_row(skipped_row(record, Some(change.before), &plan, change.skipped_row_id, change.now));
+        for id in plan.skipped_rows.iter().chain(plan.skipped_span.map(|_| &change.skipped_row_id)) {
+            self.add_alert_event(*id);
+        }
         for row in plan.kept_rows.iter().chain(&plan.reopened_rows) {
             let Some(run) = self.runs.get_mut(&row.id) else { continue };
             self.keys.remove(&key(run));
@@ -224,6 +227,7 @@ impl State {
             let Some(run) = self.runs.get_mut(&row.id) else { continue };
             (run.status, run.reason, run.finished_at) = (RunStatus::Pending, None, None);
             (run.cancel_by, run.cancel_reason) = (None, None);
+            self.alert_rows.events.remove(&row.id);
             if let Some(home) = home {
                 (run.node, run.node_epoch) = (home.node, home.epoch);
             }

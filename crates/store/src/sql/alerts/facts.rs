@@ -155,7 +155,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    pub(super) async fn delete_events(&mut self, runs: &[RunId]) -> Result<()> {
+    pub(in crate::sql) async fn delete_events(&mut self, runs: &[RunId]) -> Result<()> {
         for chunk in chunks(runs) {
             self.execute(Query::new(&DELETE_EVENTS).list(chunk.iter().map(|run| run.get()))).await?;
         }

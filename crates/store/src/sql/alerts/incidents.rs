@@ -48,8 +48,18 @@ pub(in crate::sql) const COUNT_OPEN_INCIDENTS: Statement = Statement {
     name: "count_open_incidents",
     text: concat!(
         "SELECT CAST(COALESCE(SUM(CASE WHEN group_id IS NULL THEN 1 ELSE 0 END), 0) AS {bigint}) AS singles, \
-         CAST(COUNT(*) AS {bigint}) AS total FROM incident ",
+         CAST(COALESCE(SUM(CASE WHEN group_id IS NULL AND fired_at_ms IS NULL THEN 1 ELSE 0 END), 0) AS {bigint}) \
+         AS unreported, CAST(COUNT(*) AS {bigint}) AS total FROM incident ",
         open_of_rule!("?")
+    ),
+};
+/// The plus sign prevents planners from using the index by group, which has the incidents outside groups of all namespaces.
+pub(in crate::sql) const LIST_UNREPORTED_SUBJECTS: Statement = Statement {
+    name: "list_unreported_subjects",
+    text: concat!(
+        "SELECT subject_kind, subject_id, subject_name, app_name FROM incident ",
+        open_of_rule!("?"),
+        " AND +group_id IS NULL AND fired_at_ms IS NULL ORDER BY id"
     ),
 };
 pub(in crate::sql) const LIST_DUE_INCIDENTS: Statement = Statement {
@@ -150,7 +160,14 @@ impl SqlStore {
         }
         if let Some(row) = self.row(Query::new(&COUNT_OPEN_INCIDENTS).int(namespace.get()).int(rule.get())).await? {
             let mut columns = Reader::new(&row, "incident");
-            let (single_count, total_count) = (columns.int("singles")?, columns.int("total")?);
+            let (single_count, unreported_count) = (columns.int("singles")?, columns.int("unreported")?);
+            let total_count = columns.int("total")?;
+            if unreported_count > 0 {
+                let query = Query::new(&LIST_UNREPORTED_SUBJECTS).int(namespace.get()).int(rule.get());
+                for row in self.rows(query).await? {
+                    open_incidents.unreported_subjects.push(subject(&mut Reader::new(&row, "incident"))?);
+                }
+            }
             open_incidents.single_count = u64::try_from(single_count).unwrap_or(0);
             open_incidents.member_count = u64::try_from(total_count - single_count).unwrap_or(0);
         }
@@ -311,16 +328,20 @@ fn bind_incident(query: Query, record: &IncidentRecord) -> Result<Query> {
         .text(&json("write_alerts", &incident.samples)?.replace("\\u0000", "\\ufffd")))
 }
 
-fn incident(row: &AnyRow) -> Result<IncidentRecord> {
-    let mut columns = Reader::new(row, "incident");
-    let (id, rule) = (IncidentId::new(columns.int("id")?), AlertRuleId::new(columns.int("rule_id")?));
-    let spec = columns.json("rule_spec")?;
-    let subject = Subject {
+fn subject(columns: &mut Reader<'_>) -> Result<Subject> {
+    Ok(Subject {
         kind: columns.word("subject_kind")?,
         id: columns.int("subject_id")?,
         name: columns.text("subject_name")?,
         app: columns.opt_text("app_name")?,
-    };
+    })
+}
+
+fn incident(row: &AnyRow) -> Result<IncidentRecord> {
+    let mut columns = Reader::new(row, "incident");
+    let (id, rule) = (IncidentId::new(columns.int("id")?), AlertRuleId::new(columns.int("rule_id")?));
+    let spec = columns.json("rule_spec")?;
+    let subject = subject(&mut columns)?;
     let state = if columns.opt_int("is_open")?.is_some() { IncidentState::Firing } else { IncidentState::Resolved };
     let incident = Incident {
         id,

@@ -217,10 +217,14 @@ impl Tx<'_> {
         let plan = self.plan(&record, due_row, (Some(change.job), Some(change.before)), instants).await?;
         self.skip_rows(&plan.skipped_rows, plan.reason, change.now).await?;
         self.write_skipped_row(&record, Some(change.before), &plan, change.skipped_row_id, change.now).await?;
+        let skipped_ids: Vec<RunId> =
+            plan.skipped_rows.iter().copied().chain(plan.skipped_span.map(|_| change.skipped_row_id)).collect();
+        self.insert_alert_events(&skipped_ids).await?;
         self.move_rows(&KEEP_FUTURE_RUNS, &plan.kept_rows, change, version).await?;
         self.move_rows(&REOPEN_FUTURE_RUNS, &plan.reopened_rows, change, version).await?;
         let reopened_ids: Vec<RunId> = plan.reopened_rows.iter().map(|row| row.id).collect();
         self.remove_unsuccessful_rows(&reopened_ids.iter().map(|run| run.get()).collect::<Vec<i64>>()).await?;
+        self.delete_events(&reopened_ids).await?;
         self.hand_to_home(&reopened_ids, due_row.home).await?;
         let delay = change.job.timetable.delay().filter(|_| change.job.enabled);
         let update = Query::new(&UPDATE_DUE_ROW)
