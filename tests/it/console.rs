@@ -9,6 +9,7 @@ mod fixture;
 mod frame;
 mod hand;
 mod lanes;
+mod lists;
 mod log;
 mod markup;
 mod markup_alerts;

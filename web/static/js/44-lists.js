@@ -92,7 +92,15 @@
   }
 
   function updateInPlace(place) {
-    const pill = document.querySelector("[data-new-runs]");
+    const pill = document.querySelector("[data-gone-rows]");
+    // Marks the rows that the list no longer has, and returns their number. They keep the state in which they were last seen.
+    // `data-live-rows` selects the rows whose state may have changed since.
+    function markGone(rows) {
+      const ids = new Set([...rows].map((row) => row.id));
+      const shown = [...place.querySelectorAll("tbody tr[id]")];
+      for (const old of shown) old.classList.toggle("gone", !ids.has(old.id) && old.matches(place.dataset.liveRows));
+      return shown.filter((old) => old.classList.contains("gone")).length;
+    }
     async function update() {
       const answer = await fetch(place.getAttribute("hx-get"), { headers: { accept: "text/html" } });
       const detail = { ctx: { response: { status: answer.status } } };
@@ -109,10 +117,13 @@
           if (!cell.matches(".pick") && cells[index] && cell.innerHTML !== cells[index].innerHTML) cell.innerHTML = cells[index].innerHTML;
         });
       }
-      if (pill) {
-        pill.textContent = pill.dataset.newRuns.replace("#", count === rows.length ? `${count}+` : count);
-        pill.hidden = count === 0;
-      }
+      const goneCount = markGone(rows);
+      const { newRuns, goneRows } = pill.dataset;
+      const parts = [];
+      if (count && newRuns) parts.push(newRuns.replace("#", count === rows.length ? `${count}+` : count));
+      if (goneCount) parts.push(goneRows.replace("#", goneCount));
+      pill.textContent = parts.join(" · ");
+      pill.hidden = !parts.length;
     }
     place.addEventListener("live", () => update().catch(() => place.dispatchEvent(new CustomEvent("htmx:error", { bubbles: true }))));
   }

@@ -190,7 +190,7 @@ impl RuleForm {
         };
         Self {
             name: name.to_owned(),
-            description: text("description"),
+            description: text("description").replace("\r\n", "\n"),
             scope: text("scope"),
             scope_name: text(&format!("scope_{}", fields.get("scope"))),
             condition: text("condition"),

@@ -89,7 +89,8 @@ impl ChannelForm {
         form.is_enabled = fields.get("enabled") == "1";
         form.version = fields.get("version").parse().ok();
         for input in &mut form.inputs {
-            input.value = fields.get(input.name).to_owned();
+            // Browsers send the line breaks of a template as CR LF.
+            input.value = fields.get(input.name).replace("\r\n", "\n");
         }
         for (name, _) in fields.with_prefix("remove.") {
             let name = name.trim_start_matches("remove.");

@@ -63,6 +63,9 @@ struct EditInput {
     definition_errors: Vec<String>,
     /// The version that another caller has saved since the form was loaded.
     conflict_version: Option<i64>,
+    /// The version on which the input is based, if the input has not been merged into the newer one. The next save must be based on it too:
+    /// based on the newer version, it would undo the other caller's changes.
+    unmerged_version: Option<i64>,
 }
 
 impl EditInput {
@@ -75,6 +78,7 @@ impl EditInput {
             definition_text: None,
             definition_errors: Vec::new(),
             conflict_version: None,
+            unmerged_version: None,
         }
     }
 
@@ -97,12 +101,19 @@ impl EditInput {
     }
 
     /// Merges the user's changes into the definition that another caller has saved. If the version on which the form is based cannot be
-    /// read, the input stays as the user typed it.
+    /// read, the input stays as the user typed it. Input with errors cannot be merged before they are corrected.
     async fn rebase(&mut self, page: &Page, record: &JobRecord, seen_version: i64) {
         let Ok(base_spec) = version_spec(&page.call, record, seen_version).await else { return };
         let document = |spec: &JobSpec| serde_json::to_value(spec).unwrap_or_default();
         let base_document = document(&base_spec);
-        let Ok(edited_spec) = self.form.spec(base_document.clone(), page.t) else { return };
+        let edited_spec = match &self.definition_text {
+            Some(definition_text) => parse_definition(definition_text, &record.spec.name).ok(),
+            None => self.form.spec(base_document.clone(), page.t).ok(),
+        };
+        let Some(edited_spec) = edited_spec else {
+            self.unmerged_version = Some(seen_version);
+            return;
+        };
         let merged_document = diff::merge(&base_document, &document(&edited_spec), &document(&record.spec));
         if let Ok(spec) = from_value(merged_document)
             && self.definition_text.is_none()
@@ -247,7 +258,10 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
             return Ok(redirect_to(&format!("/jobs/{}", record_after.spec.name)));
         }
         Err(JobError::Store(error)) => return Err(error.into()),
-        Err(JobError::Conflict { version }) => input.conflict_version = Some(version),
+        // The next save finds the newer version, and merges the input into it.
+        Err(JobError::Conflict { version }) => {
+            (input.conflict_version, input.unmerged_version) = (Some(version), seen_version);
+        }
         Err(error) => input.add_problem(&page.call.job_problem(error).await, page.t),
     }
     render_page(&page, input.status(), &record, input).await
@@ -280,7 +294,7 @@ async fn render_page(
         suggestions: FieldSuggestions::read(page).await?,
         is_new: false,
         current_name: record.spec.name.clone(),
-        version: input.conflict_version.unwrap_or(record.version),
+        version: input.unmerged_version.or(input.conflict_version).unwrap_or(record.version),
         conflict_version: input.conflict_version,
         is_definition_open: input.definition_text.is_some(),
         definition_text: input.definition_text.unwrap_or_else(|| definition_as_yaml(&record.spec)),

@@ -34,7 +34,7 @@ pub(super) struct JobForm {
     pub(super) params_by: String,
     /// An error in the fields of the parameters.
     pub(super) params_fault: Option<String>,
-    /// `none`, `all`, or JSON pointers separated by spaces; empty for the handler's default.
+    /// `none`, `all`, JSON pointers separated by spaces, or a JSON list of them; empty for the handler's default.
     pub(super) overrides: String,
     /// `cron`, `every`, `delay`, `after`, `at`, `json` or `none`.
     pub(super) kind: String,
@@ -131,7 +131,7 @@ impl From<&Fields> for JobForm {
         let (params, params_fault) = sent_params(fields);
         Self {
             name: text("name"),
-            description: text("description"),
+            description: fields.get("description").replace("\r\n", "\n"),
             app: text("app"),
             handler: text("handler"),
             params,
@@ -177,7 +177,7 @@ impl JobForm {
                 None => String::new(),
                 Some(Overrides::None) => "none".to_owned(),
                 Some(Overrides::All) => "all".to_owned(),
-                Some(Overrides::Only(pointers)) => pointers.join(" "),
+                Some(Overrides::Only(pointers)) => pointers_text(pointers),
             },
             calendar: calendar.map_or_else(String::new, |calendar_use| calendar_use.name.clone()),
             calendar_rule: calendar.map(|calendar_use| calendar_use.rule).unwrap_or_default().as_str().to_owned(),
@@ -268,6 +268,7 @@ impl JobForm {
         document["overrides"] = match self.overrides.trim() {
             "" => Value::Null,
             word @ ("none" | "all") => Value::from(word),
+            list if list.starts_with('[') => json_text("overrides", list, errors, t),
             pointers => pointers.split([' ', ',']).filter(|pointer| !pointer.is_empty()).collect(),
         };
         document["schedule"] = match self.kind.as_str() {
@@ -280,7 +281,11 @@ impl JobForm {
                 errors.add(field, t.error_required);
             }
         }
-        document["description"] = Value::from(self.description.as_str());
+        // Fields are trimmed, and browsers send line breaks as CR LF. A description that the user has not changed stays as it was saved.
+        let is_unchanged = |saved_text: &str| saved_text.replace("\r\n", "\n").trim() == self.description;
+        if !document["description"].as_str().is_some_and(is_unchanged) {
+            document["description"] = Value::from(self.description.as_str());
+        }
         document["enabled"] = Value::from(self.is_enabled);
         document["timeout"] =
             Some(self.timeout.as_str()).filter(|text| !text.is_empty()).map_or(Value::Null, Value::from);
@@ -393,6 +398,13 @@ fn sent_params(fields: &Fields) -> (String, Option<String>) {
             (params_text, Some(complaint.unwrap_or_else(|| problem.detail().to_owned())))
         }
     }
+}
+
+/// The pointers, separated by spaces. An empty list is shown as JSON, since an empty field means the handler's default, and so is a list
+/// with a pointer that has a blank or a comma.
+fn pointers_text(pointers: &[String]) -> String {
+    let is_plain = !pointers.is_empty() && !pointers.iter().any(|pointer| pointer.contains([' ', ',']));
+    if is_plain { pointers.join(" ") } else { serde_json::to_string(pointers).unwrap_or_default() }
 }
 
 /// Parses the JSON in a field; empty text is null.

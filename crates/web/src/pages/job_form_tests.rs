@@ -30,6 +30,26 @@ fn a_form_makes_a_definition() {
 }
 
 #[test]
+fn overrides_go_into_their_field_and_back() {
+    for overrides in
+        [json!([]), json!(["/x", "/y"]), json!(["/first name", "/a,/b"]), json!("none"), json!("all"), Value::Null]
+    {
+        let mut base = json!({"name": "a", "app": "b", "handler": "c"});
+        if !overrides.is_null() {
+            base["overrides"] = overrides.clone();
+        }
+        let saved: JobSpec = serde_json::from_value(base).unwrap();
+        let shown = JobForm::from_spec(&saved).overrides;
+        let fields = [("name", "a"), ("app", "b"), ("handler", "c"), ("retry_max", "0"), ("retry_backoff", "10s")];
+        let sent = Fields::from([fields[0], fields[1], fields[2], fields[3], fields[4], ("overrides", shown.as_str())]);
+        let made = JobForm::from(&sent).spec(serde_json::to_value(&saved).unwrap(), Lang::En.texts()).unwrap();
+        assert_eq!(made.overrides, saved.overrides, "{overrides} is shown as {shown:?}");
+    }
+    let wrong = Fields::from([("name", "a"), ("app", "b"), ("handler", "c"), ("retry_max", "0"), ("overrides", "[")]);
+    assert!(spec(&wrong).unwrap_err().of("overrides").is_some());
+}
+
+#[test]
 fn a_pump_is_kept_changed_and_taken_away() {
     let saved = json!({"name": "a", "app": "b", "handler": "c", "pump": {"items": {"count": 8}, "groups": 2}});
     let saved: JobSpec = serde_json::from_value(saved).unwrap();

@@ -19,14 +19,13 @@ use serde_json::Value;
 use super::form::Fields;
 use super::job::pretty_json;
 use super::moment::{Moment, length_text};
-use super::run_log::{LogCard, Search, log_card};
+use super::run_log::{LogCard, Search, log_card, show_zone_of_job};
 use super::run_neighbours::Neighbours;
 use super::run_timeline::RunTimeline;
 use super::run_tree::RunTree;
 use super::shell::{MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{RunRow, Status, own_message};
-use super::zones;
 use crate::api::cancels::{REASON_LEN_MAX, audit_cancel, cancel_message};
 use crate::api::logs::{self, chosen_attempt};
 use crate::api::runs::{broadcast_of_shard, find, retry_failed_shards, retry_request};
@@ -172,9 +171,7 @@ struct AttemptRow {
 pub(super) async fn page(page: Page<RunPageQuery>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let (now, t) = (page.engine().now(), page.t);
-    if let Some(definition) = page.engine().store().definitions(&[(run.job, run.job_version)]).await?.first() {
-        zones::set_job(&definition.spec);
-    }
+    show_zone_of_job(&page, &run).await?;
     let shown_attempt = chosen_attempt(page.query().attempt, &run)?;
     let job = with_job_names(&page.call, vec![run.clone()]).await?.pop().map(|(job, _)| job).unwrap_or_default();
     let is_broadcast = run.shard_index == ROOT_SHARD;

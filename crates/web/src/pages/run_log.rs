@@ -20,7 +20,7 @@ use super::ansi;
 use super::run::RunPageQuery;
 use super::shell::{Page, html};
 use super::texts::Texts;
-use super::zones;
+use super::zones::{self, Clock};
 use crate::answer::json_response;
 use crate::api::lines::{self, Line, LineFilter, LogRange, Position};
 use crate::api::log_search;
@@ -174,12 +174,23 @@ pub(super) async fn log_card(page: &Page<RunPageQuery>, run: &Run, attempt: i32)
     })
 }
 
-/// A part of the log, for the script.
+/// Shows the instants of the answer in the zone of the run's job, if the user chose the job's clock.
+pub(super) async fn show_zone_of_job<Q>(page: &Page<Q>, run: &Run) -> Result<(), Problem> {
+    if let Some(definition) = page.engine().store().definitions(&[(run.job, run.job_version)]).await?.first() {
+        zones::set_job(&definition.spec);
+    }
+    Ok(())
+}
+
+/// A part of the log, for the script. Its lines have the clock of the page to which they are added.
 pub(super) async fn window(page: Page<LogWindowQuery>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let query = page.query();
     let attempt = chosen_attempt(query.attempt, &run)?;
     check_start(query.seek, query.after.is_some(), false)?;
+    if zones::clock_and_zone().0 == Clock::Job {
+        show_zone_of_job(&page, &run).await?;
+    }
     let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
     let extent;
     let (lines_to_read, total) = match &query.after {

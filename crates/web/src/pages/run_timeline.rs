@@ -30,10 +30,18 @@ pub(super) struct RunTimeline {
     pub(super) ticks: Vec<Tick>,
     pub(super) rows: Vec<TimelineRow>,
     pub(super) shards: Vec<TimelineRow>,
-    /// The shards without a row: the id of each run, and its tooltip.
-    pub(super) small_shards: Vec<(String, String)>,
+    /// The shards without a row.
+    pub(super) small_shards: Vec<SmallShard>,
     /// Whether the time in the queue is drawn shortened.
     pub(super) is_cut: bool,
+}
+
+/// A shard that is shown as a small mark.
+pub(super) struct SmallShard {
+    /// The id of its run.
+    pub(super) id: String,
+    pub(super) status: Status,
+    pub(super) title: String,
 }
 
 /// A mark on the axis.
@@ -234,12 +242,7 @@ fn pause_row(attempt: i32, (last_end, due_at): (Timestamp, Timestamp), scale: Sc
     }
 }
 
-fn shard_rows(
-    shards: &[Run],
-    scale: Scale,
-    now: Timestamp,
-    t: &'static Texts,
-) -> (Vec<TimelineRow>, Vec<(String, String)>) {
+fn shard_rows(shards: &[Run], scale: Scale, now: Timestamp, t: &'static Texts) -> (Vec<TimelineRow>, Vec<SmallShard>) {
     let mut sorted_shards: Vec<&Run> = shards.iter().collect();
     if sorted_shards.len() > SHARD_ROW_COUNT_MAX {
         // Shards that did not succeed come first.
@@ -253,7 +256,8 @@ fn shard_rows(
         let length = shard.started_at.map(|start| length_text(end.since(start), t)).unwrap_or_default();
         let number = format!("{}/{}", shard.shard_index + 1, shard.shard_total.unwrap_or(1));
         if rows.len() >= SHARD_ROW_COUNT_MAX {
-            small_shards.push((shard.id.to_string(), format!("{number} · {} · {executor} · {length}", status.word)));
+            let title = format!("{number} · {} · {executor} · {length}", status.word);
+            small_shards.push(SmallShard { id: shard.id.to_string(), status, title });
             continue;
         }
         let bar = shard.started_at.map(|start| scale.bar((start, end.max(start)), status.class, length.clone()));

@@ -122,6 +122,10 @@ pub(super) async fn page(page: Page<WhyQuery>) -> Result<Response, Problem> {
         Err(_) => None,
     };
     let record = record.filter(|record| page.call.may_view(record.app));
+    // The frame of the page has instants too, so the zone is set before the frame is made.
+    if let Some(record) = &record {
+        zones::set_job(&record.spec);
+    }
     let mut template = WhyPage {
         shell: page.shell(Nav::Why),
         t,
@@ -168,7 +172,6 @@ async fn job_names(page: &Page<WhyQuery>, limit: u32) -> Result<Vec<String>, Pro
 async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, template: &mut WhyPage) -> Result<bool, Problem> {
     let (t, now, visible_apps) = (page.t, page.engine().now(), page.call.visible_apps());
     let own_zone = zone_of(&record.spec);
-    zones::set_job(&record.spec);
     let zone_text = page.query().zone.clone().unwrap_or_else(|| own_zone.name().to_owned());
     template.zones = vec![own_zone.name().to_owned()];
     if own_zone != Tz::UTC {

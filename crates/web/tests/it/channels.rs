@@ -179,6 +179,25 @@ async fn a_form_comes_back_with_its_input_and_then_saves() {
     assert_eq!(visitor.get("/alerts/channels/mail").await.status, 404);
 }
 
+/// Browsers send each line break of a form as CR LF.
+#[tokio::test]
+async fn texts_of_several_lines_are_saved_with_plain_line_breaks() {
+    let server = Server::start().await;
+    server.with_body("PUT", PATH, slack()).await.expect(201);
+    let visitor = Visitor::signed_in(&server).await;
+    let text = "{{ summary }}\r\nsee the runbook";
+    let change = [("kind", "slack"), ("lang", "en"), ("enabled", "1"), ("body_template", text)];
+    let changed = visitor.post("/alerts/channels/ops", &form(&change)).await;
+    assert_eq!(changed.status, 303, "{}", changed.text());
+    let saved = server.get(PATH).await.expect(200);
+    assert_eq!(saved["settings"]["body_template"], "{{ summary }}\nsee the runbook");
+    let rule = [("name", "failures"), ("condition", "failed"), ("digest", "15m"), ("group_over", "5"), ("do", "save")];
+    let rule = [&rule[..], &[("scope", "all"), ("channel.ops", "1"), ("description", "one\r\ntwo")]].concat();
+    let created = visitor.post("/alerts/rules", &form(&rule)).await;
+    assert_eq!(created.status, 303, "{}", created.text());
+    assert_eq!(server.get("/api/v1/alert-rules/failures").await.expect(200)["description"], "one\ntwo");
+}
+
 #[tokio::test]
 async fn a_used_channel_is_not_deleted() {
     let server = Server::start().await;

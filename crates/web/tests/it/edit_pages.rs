@@ -152,6 +152,25 @@ async fn fields_that_the_form_does_not_show_stay() {
 }
 
 #[tokio::test]
+async fn a_description_of_several_lines_keeps_them() {
+    let server = Server::start().await;
+    let text = "loads the orders\nowner: <b>\n";
+    job(&server, json!({ "description": text })).await;
+    let visitor = Visitor::signed_in(&server).await;
+    let page = visitor.get("/jobs/there/edit").await.text();
+    // In a browser, a field of one line would lose the line breaks.
+    assert!(page.contains("<textarea name=\"description\""), "{page}");
+    for (typed, saved) in [(text.replace('\n', "\r\n"), text), ("one\r\ntwo".to_owned(), "one\ntwo")] {
+        let mut sent = fields(&visitor.get("/jobs/there/edit").await.text());
+        set(&mut sent, "description", &typed);
+        set(&mut sent, "priority", "1");
+        location(&visitor.post("/jobs/there/edit", &body(&sent)).await);
+        let job = server.get("/api/v1/jobs/there").await.expect(200);
+        assert_eq!((&job["description"], &job["priority"]), (&json!(saved), &json!(1)));
+    }
+}
+
+#[tokio::test]
 async fn errors_stand_at_their_fields_and_nothing_typed_is_lost() {
     let server = Server::start().await;
     job(&server, json!({"schedule": {"every": "1h"}})).await;
@@ -234,6 +253,31 @@ async fn the_slower_of_two_users_gets_a_conflict_and_keeps_the_input() {
     assert_eq!((&job["description"], &job["shards"]), (&json!("mine"), &json!(5)));
     set(&mut sent, "version", "");
     assert_eq!(visitor.post("/jobs/there/edit", &body(&sent)).await.status, 409);
+}
+
+#[tokio::test]
+async fn an_error_in_the_slower_form_undoes_nothing_of_the_faster_one() {
+    let server = Server::start().await;
+    job(&server, json!({"schedule": {"every": "1h"}})).await;
+    let visitor = Visitor::signed_in(&server).await;
+    let mut sent = fields(&visitor.get("/jobs/there/edit").await.text());
+    server.with_body("PATCH", "/api/v1/jobs/there", json!({"shards": 5})).await.expect(200);
+    set(&mut sent, "description", "mine");
+    set(&mut sent, "timeout", "soon");
+    let refusal = visitor.post("/jobs/there/edit", &body(&sent)).await;
+    assert_eq!(refusal.status, 409);
+    let mut corrected = fields(&refusal.text());
+    set(&mut corrected, "timeout", "9s");
+    let merged = visitor.post("/jobs/there/edit", &body(&corrected)).await;
+    assert_eq!(merged.status, 409, "{}", merged.text());
+    assert_eq!(location(&visitor.post("/jobs/there/edit", &body(&fields(&merged.text()))).await), "/jobs/there");
+    let job = server.get("/api/v1/jobs/there").await.expect(200);
+    assert_eq!((&job["description"], &job["timeout"], &job["shards"]), (&json!("mine"), &json!("9s"), &json!(5)));
+
+    let wrong = visitor.post("/jobs/there/edit", &format!("version=1&definition={}", encoded("{"))).await;
+    assert_eq!(wrong.status, 409);
+    let page = wrong.text();
+    assert!(page.contains("name=\"version\" value=\"1\"") && !page.contains("name=\"version\" value=\"3\""), "{page}");
 }
 
 #[tokio::test]

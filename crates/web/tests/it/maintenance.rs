@@ -101,3 +101,21 @@ async fn a_window_is_announced_on_every_page_in_both_languages() {
     assert_eq!(location(&visitor.post(&format!("/alerts/maintenance/{id}/end"), "").await), "/alerts");
     wait_until(async || !visitor.get("/jobs").await.text().contains("Maintenance planned")).await;
 }
+
+#[tokio::test]
+async fn the_page_why_announces_windows_on_its_own_clock() {
+    let server = Server::start().await;
+    let schedule = json!({"cron": "0 0 1 1 1 ?", "time_zone": "Asia/Shanghai"});
+    let job = json!({"name": "nightly", "app": "app", "handler": "handler", "schedule": schedule});
+    server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
+    server.with_body("POST", PATH, json!({"length": "2h", "reason": "moving"})).await.expect(201);
+    let mut visitor = Visitor::signed_in(&server).await;
+    visitor.cookie.push_str("; rondel_times=job; rondel_zone=Europe/Berlin");
+    wait_until(async || visitor.get("/jobs/nightly").await.text().contains("Maintenance planned")).await;
+    let announcement = |html: &str| {
+        let (_, rest) = html.split_once("class=\"note maintenance\"").expect("an announcement");
+        rest.split_once("</div>").expect("its end").0.to_owned()
+    };
+    let (job, why) = (visitor.get("/jobs/nightly").await.text(), visitor.get("/why?job=nightly").await.text());
+    assert_eq!(announcement(&why), announcement(&job));
+}

@@ -3,7 +3,7 @@
 use rondel_core::outcome::Outcome;
 use rondel_core::{RunId, Timestamp};
 use rondel_store::logs::{LogChunk, LogLine};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::Server;
 use crate::visitor::Visitor;
@@ -104,4 +104,24 @@ async fn an_empty_log_has_a_reason() {
             assert!(page.contains(text), "{text}: {page}");
         }
     }
+}
+
+#[tokio::test]
+async fn lines_that_the_script_loads_have_the_clock_of_the_page() {
+    let server = Server::start().await;
+    let schedule = json!({"cron": "0 0 1 1 1 ?", "time_zone": "Asia/Shanghai"});
+    let job = json!({"name": "a", "app": "app", "handler": "handler", "schedule": schedule});
+    server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
+    let run = server.trigger("a").await;
+    write_long_log(&server, run, 500).await;
+    let mut visitor = Visitor::signed_in(&server).await;
+    visitor.cookie.push_str("; rondel_times=job; rondel_zone=Europe/Berlin");
+    let time = |html: &str| {
+        let (line, _) = html.split_once(" id=\"L500\"")?.1.split_once("</time>")?;
+        Some(line.rsplit_once('>')?.1.to_owned())
+    };
+    let page = visitor.get(&format!("/runs/{run}")).await.text();
+    assert_eq!(time(&page).as_deref(), Some("16:08:20.000"), "{page}");
+    let part = visitor.get(&format!("/runs/{run}/log?attempt=1&tail=10&limit=10")).await.text();
+    assert_eq!(time(&part), time(&page), "{part}");
 }

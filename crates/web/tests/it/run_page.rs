@@ -86,6 +86,23 @@ async fn a_shard_offers_only_possible_actions() {
     assert!(new.starts_with("/runs/"), "{new}");
 }
 
+/// Only the first shards have a row. The others are small marks, each with the icon of its own status.
+#[tokio::test]
+async fn shards_without_a_row_show_their_own_status() {
+    let server = Server::start().await;
+    let job = json!({"name": "a", "app": "app", "handler": "handler", "shards": 70});
+    server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
+    let whole = server.trigger("a").await;
+    for (place, shard) in shards_of(&server, whole, 70).await.into_iter().enumerate() {
+        server.finish(shard, if place < 4 { Outcome::Succeeded } else { FAILED }).await;
+    }
+    let page = Visitor::signed_in(&server).await.get(&format!("/runs/{whole}")).await.text();
+    let (_, marks) = page.split_once("<div class=\"shards\">").expect("small marks");
+    let marks = marks.split("</div>").next().unwrap();
+    let count = |class: &str| marks.matches(&format!("class=\"{class}\"")).count();
+    assert_eq!((count("s-failed"), count("s-succeeded")), (6, 4), "{marks}");
+}
+
 /// The run of the child job has the planned instant of the broadcast that it follows. It is not a shard of this broadcast.
 #[tokio::test]
 async fn a_run_that_follows_a_broadcast_runs_again_alone() {
