@@ -119,7 +119,7 @@ macro_rules! delegate_store {
             use $crate::pumps::{ChangedItems, PumpJob};
             use $crate::reports::{FailureMessage, FailureQuery, ReportChange, ReportDeleted, ReportSaved, ReportWrite, ScheduledReport};
             use $crate::request_keys::{CallState, StoredAnswer, KeyedCall};
-            use $crate::rollups::{ComingJob, JobActivity, UnsuccessfulRuns, NewestOutcomes, OpenJob, OpenQuery, PointKind, PointQuery, ChartRun, StatPoint};
+            use $crate::rollups::{ComingJob, JobActivity, UnsuccessfulCounts, NewestOutcomes, OpenJob, OpenQuery, PointKind, PointQuery, ChartRun, StatPoint};
             use ::rondel_core::shadow::compare::OldFire;
             use $crate::saved_filters::{FilterOwner, FilteredList, SavedFilter};
             use $crate::scripts::{ScriptChange, ScriptDeleted, ScriptRecord, ScriptSaved, ScriptVersion};
@@ -439,7 +439,7 @@ macro_rules! delegate_store {
                 fn points(query: &PointQuery<'_>) -> Vec<StatPoint>;
                 fn forget_points(kind: PointKind, step: Step, before: Timestamp, limit: u32) -> u64;
                 fn failing_jobs(namespace: NamespaceId, within: Option<&[AppId]>, limit: u32) -> Vec<NewestOutcomes>;
-                fn unsuccessful_runs(namespace: NamespaceId, since: RunId, row_count: u32) -> Vec<UnsuccessfulRuns>;
+                fn unsuccessful_runs(namespace: NamespaceId, since: RunId, row_count: u32) -> UnsuccessfulCounts;
                 fn chart_runs(jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Vec<ChartRun>;
                 fn chart_runs_of_namespace(namespace: NamespaceId, ids: (RunId, RunId), limit: u32) -> Vec<ChartRun>;
                 fn open_chart_runs(namespace: NamespaceId, status: RunStatus, limit: u32) -> Vec<ChartRun>;

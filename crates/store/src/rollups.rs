@@ -219,6 +219,18 @@ pub(crate) const fn decides_failing(status: RunStatus) -> Option<bool> {
     }
 }
 
+/// Counts of runs that ended without success, among the newest rows of the ledger.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnsuccessfulCounts {
+    /// The counts by job and status, the greatest first. Cancelled runs are left out.
+    pub counts: Vec<UnsuccessfulRuns>,
+    /// Whether older rows were not read.
+    pub is_cut: bool,
+}
+
+/// If some of the rows that [`Rollups::unsuccessful_runs`] reads are cancelled runs, it reads this many times as many rows.
+pub(crate) const CANCELLED_ROWS_FACTOR: u32 = 10;
+
 /// How often a job's runs ended with one status other than success, among the newest rows of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnsuccessfulRuns {
@@ -330,13 +342,13 @@ pub trait Rollups {
     ) -> Result<Vec<NewestOutcomes>>;
 
     /// Reads the newest `row_count` rows of a namespace, from run `since` on, that ended without success, and counts them by job and
-    /// status, the most frequent first. Cancelled runs among these rows are not counted.
+    /// status. Cancelled runs are not counted. If they take the place of other rows, ten times as many rows are read.
     async fn unsuccessful_runs(
         &self,
         namespace: NamespaceId,
         since: RunId,
         row_count: u32,
-    ) -> Result<Vec<UnsuccessfulRuns>>;
+    ) -> Result<UnsuccessfulCounts>;
 
     /// Runs of these jobs for a chart, planned from `from` on and before `to`, without shards. The runs come job by job in the order of
     /// `jobs`, the newest of each job first, at most `limit` of each.

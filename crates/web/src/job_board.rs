@@ -35,8 +35,11 @@ const SAVED_JOB_COUNT_MAX: u32 = 500;
 const SAVE_OVERLAP: Duration = Duration::from_secs(10);
 /// How long a board caches facts about runs.
 const HEALTH_PERIOD: Duration = Duration::from_secs(10);
-/// At most this many late runs are read.
-const LATE_RUN_COUNT_MAX: u32 = 1000;
+/// How many late runs are read at a time.
+const LATE_RUN_BATCH_COUNT: u32 = 1000;
+/// At most this many batches of late runs are read. Together they have more runs than one search reads, so no late run is left out among
+/// those.
+const LATE_BATCH_COUNT_MAX: usize = 20;
 /// How far back late runs are searched.
 const LATE_LOOK_BACK: Duration = Duration::from_secs(3600);
 /// A run is late if it begins at least this long after its planned instant.
@@ -247,10 +250,17 @@ async fn read_health(engine: &Engine, namespace: NamespaceId, now: Timestamp) ->
             health.jobs_without_success.insert(outcomes.job);
         }
     }
-    let mut late_search = RunSearch::new(now, LATE_RUN_COUNT_MAX);
+    let mut late_search = RunSearch::new(now, LATE_RUN_BATCH_COUNT);
     late_search.since = Some(now.saturating_sub(LATE_LOOK_BACK));
     late_search.late.over = Some(rondel_core::filter::Bound { length: LATENESS_MIN, is_inclusive: true });
-    health.late_jobs = store.search_runs(namespace, &late_search).await?.runs.into_iter().map(|run| run.job).collect();
+    for _ in 0..LATE_BATCH_COUNT_MAX {
+        let late_runs = store.search_runs(namespace, &late_search).await?.runs;
+        health.late_jobs.extend(late_runs.iter().map(|run| run.job));
+        if late_runs.len() < LATE_RUN_BATCH_COUNT as usize {
+            break;
+        }
+        late_search.from = late_runs.last().map(|run| late_search.place(run));
+    }
     Ok(health)
 }
 

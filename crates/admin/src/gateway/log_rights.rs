@@ -60,7 +60,7 @@ impl SentRuns {
 /// The state of a run when lines of its log arrive.
 pub(super) struct RunFacts<'a> {
     pub(super) run: &'a Run,
-    /// The earlier attempts; empty unless the lines belong to one of them.
+    /// The earlier attempts of which lines arrived with these.
     pub(super) attempts: &'a [Attempt],
     /// The attempt that this node sent, and the executor that it was sent to; `None` if that proves nothing about the executor that sends the
     /// lines.

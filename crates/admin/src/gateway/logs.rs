@@ -1,11 +1,13 @@
 //! Writes the logs of runs to the store: in batches, acknowledged when they are durable.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt as _};
 use rondel_core::backoff::backoff;
+use rondel_core::run::Attempt;
 use rondel_core::{AppId, RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_proto::v1::server_message;
@@ -29,8 +31,8 @@ const BATCH: usize = 4 * 1024;
 const LINE_OVERHEAD: usize = 64;
 /// Overhead of a chunk in addition to its lines, in bytes.
 const CHUNK_OVERHEAD: usize = 256;
-/// Maximum number of attempts in one batch for which the earlier attempts of their run are read.
-const EARLIER_COUNT_MAX: usize = 500;
+/// How many runs' earlier attempts are read at the same time, so that a batch with many of them delays the next one little.
+const CONCURRENT_READ_COUNT: usize = 8;
 /// Maximum number of chunks that one call of the store writes, and of runs that one call reads.
 const PART_CHUNKS_MAX: usize = 500;
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
@@ -258,20 +260,20 @@ impl LogLoop {
             let rows = empty_if_refused(self.shared.store.runs(part).await)?;
             runs.extend(rows.into_iter().map(|run| (run.id, run)));
         }
-        let mut runs_left = EARLIER_COUNT_MAX;
+        let is_earlier = |held_attempt: &&HeldAttempt| {
+            let run = runs.get(&held_attempt.0).filter(|run| apps.get(*held_attempt) == Some(&run.app));
+            run.is_some_and(|run| held_attempt.1 < run.attempt)
+        };
+        let wanted_attempts: BTreeSet<(RunId, i32)> =
+            unchecked_attempts.iter().filter(is_earlier).map(|(run, attempt, _)| (*run, *attempt)).collect();
+        let earlier_attempts = self.read_earlier_attempts(&wanted_attempts).await?;
         for held_attempt in unchecked_attempts {
             let Some(app) = apps.get(&held_attempt) else { continue };
             let run = runs.get(&held_attempt.0);
-            let attempts = match run.filter(|run| run.app == *app && held_attempt.1 < run.attempt && runs_left > 0) {
-                Some(run) => {
-                    runs_left -= 1;
-                    empty_if_refused(self.shared.store.attempts(run.id).await)?
-                }
-                None => Vec::new(),
-            };
+            let attempts = earlier_attempts.get(&held_attempt.0).map(Vec::as_slice).unwrap_or_default();
             let own_node = self.shared.membership.token().node;
             let sent_attempt = |run| self.shared.sent_runs.sent_attempt_for(run, held_attempt.2, own_node);
-            let facts = run.map(|run| RunFacts { run, attempts: &attempts, sent_attempt: sent_attempt(run) });
+            let facts = run.map(|run| RunFacts { run, attempts, sent_attempt: sent_attempt(run) });
             if !self.rights.check_and_cache(*app, held_attempt, facts.as_ref(), now)
                 && let Some(count) = self.shared.log_limit.count("foreign logs", held_attempt.2.get())
             {
@@ -280,6 +282,27 @@ impl LogLoop {
             }
         }
         Ok(())
+    }
+
+    /// Those of these attempts that have ended and were followed by another one, by run.
+    async fn read_earlier_attempts(
+        &self,
+        wanted_attempts: &BTreeSet<(RunId, i32)>,
+    ) -> Result<HashMap<RunId, Vec<Attempt>>, StoreError> {
+        let store = &self.shared.store;
+        let read = |run: RunId| async move { store.attempts(run).await.map(|attempts| (run, attempts)) };
+        let ids: BTreeSet<RunId> = wanted_attempts.iter().map(|(run, _)| *run).collect();
+        let reads: Vec<_> = ids.into_iter().map(read).collect();
+        let mut results = stream::iter(reads).buffered(CONCURRENT_READ_COUNT);
+        let mut earlier_attempts = HashMap::new();
+        while let Some(result) = results.next().await {
+            for (run, mut attempts) in empty_if_refused(result.map(|found| vec![found]))? {
+                // A run can have many other attempts, each with a long message.
+                attempts.retain(|attempt| wanted_attempts.contains(&(run, attempt.attempt)));
+                earlier_attempts.insert(run, attempts);
+            }
+        }
+        Ok(earlier_attempts)
     }
 }
 

@@ -381,10 +381,8 @@ async fn unsuccessful_jobs(
     let first_id = RunId::new(IdGen::first_at(now - UNSUCCESSFUL_WITHIN));
     let recent_runs = store.unsuccessful_runs(namespace, first_id, UNSUCCESSFUL_ROWS_MAX).await?;
     let failing_jobs = store.failing_jobs(namespace, None, DRY_RUN_JOBS_MAX).await?;
-    let row_count: u64 = recent_runs.iter().map(|runs| runs.count).sum();
-    let are_all_read =
-        row_count < u64::from(UNSUCCESSFUL_ROWS_MAX) && !facts::is_full(failing_jobs.len(), DRY_RUN_JOBS_MAX);
-    let mut ids: Vec<JobId> = recent_runs.iter().map(|runs| runs.job).collect();
+    let are_all_read = !recent_runs.is_cut && !facts::is_full(failing_jobs.len(), DRY_RUN_JOBS_MAX);
+    let mut ids: Vec<JobId> = recent_runs.counts.iter().map(|runs| runs.job).collect();
     ids.extend(failing_jobs.iter().map(|pulse| pulse.job));
     ids.sort_unstable();
     ids.dedup();

@@ -7,14 +7,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rondel_admin::EngineConfig;
-use rondel_core::RunId;
+use rondel_core::outcome::{NextStep, NextStepPolicy, Outcome};
+use rondel_core::run::RunJob;
+use rondel_core::{IdGen, Run, RunId, Trigger};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
 use rondel_proto::v1::server_message::Body as Down;
+use rondel_store::ledger::{AttemptEnd, EndOutcome, Finisher};
 use rondel_store::{MemStore, Result, Store, StoreError};
 use serde_json::json;
 
-use super::world::{Line, World, create, hello, request, store};
+use super::world::{Line, World, create, hello, request, runs, store};
 
 /// A store that fails calls to write logs with these errors first, and all such calls while it is down.
 #[derive(Debug)]
@@ -189,6 +192,63 @@ async fn lines_without_room_leave_a_mark_and_are_acknowledged_with_it() {
     let [mark] = &chunks[..] else { panic!("{} chunks", chunks.len()) };
     assert_eq!((mark.sequence, mark.lines.len()), (18, 1));
     assert!(mark.lines[0].text.contains("24 lines were dropped here"), "{}", mark.lines[0].text);
+    drop(line);
+    world.die().await;
+}
+
+/// After an outage, an executor sends the lines of many attempts that were followed by another one meanwhile.
+#[tokio::test]
+async fn lines_of_many_earlier_attempts_are_stored_together() {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let (world, mut line, _trigger) = start([]).await;
+    let Run { namespace, job, job_version, app, .. } = runs(&world).await.remove(0);
+    let run_job = RunJob { namespace, job, job_version, app };
+    let (token, now, executor) = (world.engine.token(), world.engine.now(), world.engine.online_executors()[0].id);
+    let policy = NextStepPolicy {
+        retry_max: 1,
+        backoff: HOUR,
+        backoff_max: HOUR,
+        at_least_once: true,
+        has_fixed_delay: false,
+        awaits_children: false,
+        is_pump: false,
+    };
+    let (mut ends, mut chunks) = (Vec::new(), Vec::new());
+    for _ in 0..600 {
+        let id = world.engine.new_id();
+        let run = Run::new(RunId::new(id), run_job, now, Trigger::Api, (token.node, token.epoch));
+        world.engine.store().request_run(token, Run { cause: id, due_at: now + HOUR, ..run }).await.unwrap();
+        ends.push(AttemptEnd {
+            run: RunId::new(id),
+            job,
+            attempt: 1,
+            outcome: Outcome::Failed { retryable: true },
+            policy,
+            executor: Some((executor, "e".to_owned())),
+            started_at: Some(now),
+            finished_at: now,
+            message: None,
+            result: None,
+            trace: None,
+            detail: None,
+            jitter: 0.5,
+            owner: None,
+            is_unsent: false,
+            is_unfinished: false,
+        });
+        let lines = vec![v1::LogLine { text: "late".to_owned(), ..v1::LogLine::default() }];
+        chunks.push(v1::LogChunk { run_id: id, attempt: 1, lines, ..v1::LogChunk::default() });
+    }
+    let finisher_ids = IdGen::new(1023);
+    let stored = world.engine.store().finish(Finisher { token, ids: &finisher_ids }, &ends).await.unwrap();
+    let has_another = |outcome: &EndOutcome| matches!(outcome, EndOutcome::Stored(NextStep::Retry { .. }, _));
+    assert!(stored.outcomes.iter().all(has_another), "{:?}", stored.outcomes);
+    line.send(Up::Logs(v1::Logs { chunks })).await;
+    assert_eq!(acked_sequences(&mut line).await.len(), ends.len());
+    for end in &ends {
+        let chunks = world.engine.store().log_chunks(end.run, 1, -1, 10).await.unwrap();
+        assert_eq!(chunks.len(), 1, "run {}", end.run);
+    }
     drop(line);
     world.die().await;
 }

@@ -5,11 +5,12 @@ use std::time::Duration;
 use rondel_core::outcome::{NextStepPolicy, Outcome};
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::sketch::{Sketch, Step};
-use rondel_core::{AppId, JobId, NodeId, Reason, Run, RunId, RunStatus, Timestamp, Trigger};
+use rondel_core::{AppId, JobId, NamespaceId, NodeId, Reason, Run, RunId, RunStatus, Timestamp, Trigger};
 
 use super::stats::roll_up;
 use super::{FAILED, POLICY, claim, dispatch, due_job, finish, finish_all, job, join, next_id, run};
 use crate::Store;
+use crate::catalog::JobRecord;
 use crate::ledger::{AttemptEnd, ClaimJob};
 use crate::rollups::{JobActivity, PointDetail, PointKind, PointQuery, StatPoint, Verdicts};
 
@@ -33,7 +34,7 @@ pub async fn points_add_up_to_the_runs(store: &dyn Store) {
     let at = Timestamp::from_secs(1_900_000_800);
     // The job has its own app, because other checks count runs in the common app.
     let app = store.ensure_app(AppId::new(next_id()), super::DEFAULT, &super::name("points"), at).await.unwrap().id;
-    let job = crate::catalog::JobRecord { app, ..job(store, Some(at)).await };
+    let job = JobRecord { app, ..job(store, Some(at)).await };
     let rows: Vec<Run> = (0..6).map(|number| run(&job, token, at + Duration::from_secs(number * 600))).collect();
     let span = Run {
         id: RunId::new(next_id()),
@@ -145,7 +146,7 @@ pub async fn failing_jobs_are_those_whose_newest_runs_failed(store: &dyn Store) 
     assert_eq!(failing(Some(vec![AppId::new(next_id())])).await, None);
     assert_eq!(failing(Some(Vec::new())).await, None);
 
-    let counts = store.unsuccessful_runs(job.namespace, rows[0].id, 10_000).await.unwrap();
+    let counts = store.unsuccessful_runs(job.namespace, rows[0].id, 10_000).await.unwrap().counts;
     let found = counts.into_iter().find(|counted| counted.job == job.id).unwrap();
     assert_eq!((found.status, found.count, found.newest), (RunStatus::Failed, 3, rows[3].id));
 
@@ -158,13 +159,36 @@ pub async fn failing_jobs_are_those_whose_newest_runs_failed(store: &dyn Store) 
         roll_up(store).await;
         assert_eq!(failing(None).await.map(|pulse| pulse.streak), Some(4));
     }
-    let counts = store.unsuccessful_runs(job.namespace, rows[0].id, 10_000).await.unwrap();
+    let counts = store.unsuccessful_runs(job.namespace, rows[0].id, 10_000).await.unwrap().counts;
     let found: Vec<_> = counts.into_iter().filter(|counted| counted.job == job.id).collect();
     assert_eq!((found.len(), found[0].status, found[0].count), (1, RunStatus::Failed, 4));
 
     finish_all(store, &[finish(&rows[5], Outcome::Succeeded)]).await;
     roll_up(store).await;
     assert_eq!(failing(None).await, None);
+    check_failures_among_cancelled_runs(store).await;
+}
+
+/// A failure is counted although more newer runs were cancelled than one read has rows.
+async fn check_failures_among_cancelled_runs(store: &dyn Store) {
+    let token = join(store).await;
+    let at = Timestamp::from_secs(1_900_000_800);
+    // The runs have their own namespace, because other checks leave unsuccessful runs in the common one.
+    let job = JobRecord { namespace: NamespaceId::new(next_id()), ..job(store, Some(at)).await };
+    let ended = |number: u64, status: RunStatus| {
+        let run = run(&job, token, at + Duration::from_secs(number));
+        Run { status, finished_at: Some(at), ..run }
+    };
+    let mut rows = vec![ended(0, RunStatus::Failed)];
+    rows.extend((1..=11).map(|number| ended(number, RunStatus::Cancelled)));
+    let first_id = rows[0].id;
+    claim(store, token, &job, rows).await;
+    for (row_count, expected_count, is_cut) in [(1, 0, true), (2, 1, false), (100, 1, false)] {
+        let found = store.unsuccessful_runs(job.namespace, first_id, row_count).await.unwrap();
+        let counts: Vec<(RunStatus, u64)> = found.counts.iter().map(|runs| (runs.status, runs.count)).collect();
+        assert_eq!((counts.len(), found.is_cut), (expected_count, is_cut), "{row_count}");
+        assert!(counts.iter().all(|counted| *counted == (RunStatus::Failed, 1)), "{counts:?}");
+    }
 }
 
 /// A job is running while one of its runs is running. It is failing if its newest verdict is a failure, even if that verdict is not counted

@@ -9,8 +9,8 @@ use rondel_core::{AppId, JobId, NamespaceId, Reason, Run, RunId, RunStatus, Time
 
 use crate::mem::{MemStore, State, StoredJob, to_usize};
 use crate::rollups::{
-    ChartRun, ComingJob, Gains, JobActivity, NewestOutcomes, OpenJob, OpenQuery, PointDetail, PointKind, PointQuery,
-    StatPoint, UnsuccessfulRuns, Verdicts, decides_failing,
+    CANCELLED_ROWS_FACTOR, ChartRun, ComingJob, Gains, JobActivity, NewestOutcomes, OpenJob, OpenQuery, PointDetail,
+    PointKind, PointQuery, StatPoint, UnsuccessfulCounts, UnsuccessfulRuns, Verdicts, decides_failing,
 };
 use crate::{Result, Rollups};
 
@@ -83,16 +83,24 @@ impl Rollups for MemStore {
         namespace: NamespaceId,
         since: RunId,
         row_count: u32,
-    ) -> Result<Vec<UnsuccessfulRuns>> {
+    ) -> Result<UnsuccessfulCounts> {
         let state = self.state();
         let is_unsuccessful = |run: &&Run| {
             let is_success_or_open = run.status == RunStatus::Succeeded || !run.status.is_terminal();
             run.namespace == namespace && !is_success_or_open
         };
-        let newest_runs =
-            state.runs.range(since..).rev().map(|(_, run)| run).filter(is_unsuccessful).take(to_usize(row_count));
+        let newest_runs = |limit: u32| {
+            let runs = state.runs.range(since..).rev().map(|(_, run)| run).filter(is_unsuccessful);
+            let runs: Vec<&Run> = runs.take(to_usize(limit)).collect();
+            let is_cut = runs.len() >= to_usize(limit);
+            (runs, is_cut)
+        };
+        let (mut runs, mut is_cut) = newest_runs(row_count);
+        if is_cut && runs.iter().any(|run| run.status == RunStatus::Cancelled) {
+            (runs, is_cut) = newest_runs(row_count.saturating_mul(CANCELLED_ROWS_FACTOR));
+        }
         let mut counts_by_key: BTreeMap<(JobId, RunStatus, bool), (u64, RunId)> = BTreeMap::new();
-        for run in newest_runs.filter(|run| run.status != RunStatus::Cancelled) {
+        for run in runs.into_iter().filter(|run| run.status != RunStatus::Cancelled) {
             let had_no_executor = run.status == RunStatus::Skipped && run.reason == Some(Reason::NoExecutor);
             let (count, newest_run) =
                 counts_by_key.entry((run.job, run.status, had_no_executor)).or_insert((0, run.id));
@@ -105,9 +113,9 @@ impl Rollups for MemStore {
             count,
             newest,
         };
-        let mut groups: Vec<UnsuccessfulRuns> = counts_by_key.into_iter().map(unsuccessful_runs).collect();
-        groups.sort_by_key(|group| (Reverse(group.count), group.job));
-        Ok(groups)
+        let mut counts: Vec<UnsuccessfulRuns> = counts_by_key.into_iter().map(unsuccessful_runs).collect();
+        counts.sort_by_key(|runs| (Reverse(runs.count), runs.job));
+        Ok(UnsuccessfulCounts { counts, is_cut })
     }
 
     async fn chart_runs(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<ChartRun>> {

@@ -38,11 +38,16 @@ pub(super) const READ_LOG_SIZES: Statement = Statement {
     name: "read_log_sizes",
     text: "SELECT run_id, byte_count FROM run_log WHERE namespace_id = ? AND run_id < ? ORDER BY run_id DESC LIMIT ?",
 };
-const SUM_LOG_SIZES: Statement = Statement {
-    name: "sum_log_sizes",
-    text: "SELECT COALESCE(MIN(run_id), 0), CAST(COALESCE(SUM(byte_count), 0) AS {bigint}) FROM \
-           (SELECT run_id, byte_count FROM run_log WHERE namespace_id = ? AND run_id < ? \
+/// The oldest run of a page of chunks; 0 if there is none.
+const FIND_LOG_PAGE: Statement = Statement {
+    name: "find_log_page",
+    text: "SELECT COALESCE(MIN(run_id), 0) FROM (SELECT run_id FROM run_log WHERE namespace_id = ? AND run_id < ? \
            ORDER BY run_id DESC LIMIT ?) page",
+};
+pub(super) const SUM_LOG_SIZES: Statement = Statement {
+    name: "sum_log_sizes",
+    text: "SELECT CAST(COALESCE(SUM(byte_count), 0) AS {bigint}) FROM run_log WHERE namespace_id = ? AND run_id >= ? \
+           AND run_id < ?",
 };
 pub(super) const READ_LOGGED_RUNS: Statement = Statement {
     name: "read_logged_runs",
@@ -62,7 +67,7 @@ const COUNT_LINES: Statement = Statement {
 const DELETE_CHUNKS: Statement =
     Statement { name: "delete_chunks", text: "DELETE FROM run_log WHERE run_id {in_list}" };
 
-/// Number of chunks whose sizes one statement adds up.
+/// Number of chunks on a page.
 const SIZE_PAGE_LEN: u32 = 20_000;
 
 /// Maximum size of the logs that one transaction removes, as a multiple of the size of one statement. The log of a single run may be
@@ -144,18 +149,18 @@ impl Logs for SqlStore {
         let mut remaining_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let mut before_run = i64::MAX;
         loop {
-            let query = Query::new(&SUM_LOG_SIZES).int(namespace.get()).int(before_run).int(SIZE_PAGE_LEN.into());
+            let query = Query::new(&FIND_LOG_PAGE).int(namespace.get()).int(before_run).int(SIZE_PAGE_LEN.into());
             let Some(row) = self.row(query).await? else { return Ok(None) };
-            let mut columns = Reader::new(&row, "run_log");
-            let (first_run, sum) = (columns.int("run_id")?, columns.int("byte_count")?);
+            let first_run = Reader::new(&row, "run_log").int("run_id")?;
             if first_run == 0 {
                 return Ok(None);
             }
-            if sum > remaining_bytes {
+            // Adds up whole logs: the log of one run can have more chunks than a page.
+            let byte_count = self.sum_log_sizes(namespace, (first_run, before_run)).await?;
+            if byte_count > remaining_bytes {
                 return self.find_cut(namespace, before_run, remaining_bytes).await;
             }
-            // If the page cuts the chunks of its first run, the remaining chunks are not counted. These are a few in twenty thousand.
-            remaining_bytes -= sum;
+            remaining_bytes -= byte_count;
             before_run = first_run;
         }
     }
@@ -206,7 +211,15 @@ impl SqlStore {
         })
     }
 
-    /// Finds the run whose log exceeds `remaining_bytes`, in the page of chunks before `before_run`.
+    /// The stored size of the logs of a namespace from run `first_run` to just before `before_run`.
+    async fn sum_log_sizes(&self, namespace: NamespaceId, (first_run, before_run): (i64, i64)) -> Result<i64> {
+        let query = Query::new(&SUM_LOG_SIZES).int(namespace.get()).int(first_run).int(before_run);
+        let row = self.row(query).await?;
+        Ok(row.map(|row| Reader::new(&row, "run_log").int("byte_count")).transpose()?.unwrap_or(0))
+    }
+
+    /// Finds the run whose log exceeds `remaining_bytes`, in the page of chunks before `before_run`. The page may end within the log of its
+    /// oldest run, so it is that run if the chunks of the page fit.
     async fn find_cut(
         &self,
         namespace: NamespaceId,
@@ -214,15 +227,16 @@ impl SqlStore {
         mut remaining_bytes: i64,
     ) -> Result<Option<RunId>> {
         let query = Query::new(&READ_LOG_SIZES).int(namespace.get()).int(before_run).int(SIZE_PAGE_LEN.into());
+        let mut oldest_run = None;
         for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run_log");
-            let run = columns.int("run_id")?;
+            oldest_run = Some(RunId::new(columns.int("run_id")?));
             remaining_bytes -= columns.int("byte_count")?;
             if remaining_bytes < 0 {
-                return Ok(Some(RunId::new(run)));
+                break;
             }
         }
-        Ok(None)
+        Ok(oldest_run)
     }
 
     async fn insert_logs(&self, batch: &[EncodedChunk]) -> Result<()> {
@@ -274,13 +288,44 @@ mod tests {
                VALUES (?, 1, 1, 1, 1, ?, 0, 0, 'cron', 'succeeded', 1, 0, 1, 1, 1)",
     };
 
+    async fn open(statement_bytes_max: usize) -> (tempfile::TempDir, SqlStore) {
+        let folder = tempfile::tempdir().unwrap();
+        let url = DatabaseUrl::sqlite_file(folder.path().join("rondel.db"));
+        let config = StoreConfig { url, statement_bytes_max, ..StoreConfig::default() };
+        let store = SqlStore::open(&config).await.unwrap();
+        (folder, store)
+    }
+
+    /// A run that writes lines for days has more chunks than one page.
+    #[tokio::test]
+    async fn the_size_of_a_log_counts_in_full_however_many_chunks_it_has() {
+        let (_folder, store) = open(StoreConfig::default().statement_bytes_max).await;
+        let (namespace, now) = (NamespaceId::new(1), Timestamp::from_secs(1_800_000_000));
+        let line = LogLine { at: now, level: "info".to_owned(), text: "x".to_owned() };
+        let chunk = |run, sequence| LogChunk { run: RunId::new(run), attempt: 1, sequence, lines: vec![line.clone()] };
+        for id in 1..=2 {
+            store.execute(Query::new(&INSERT_ENDED_RUN).int(id).int(id)).await.unwrap();
+        }
+        store.append_logs(&[chunk(1, 0)]).await.unwrap();
+        let page_len = i64::from(SIZE_PAGE_LEN);
+        let chunks: Vec<LogChunk> = (0..page_len + 10).map(|sequence| chunk(2, sequence)).collect();
+        store.append_logs(&chunks).await.unwrap();
+        let chunk_bytes = store.sum_log_sizes(namespace, (1, 2)).await.unwrap();
+        assert_eq!(store.sum_log_sizes(namespace, (1, 3)).await.unwrap(), chunk_bytes * (page_len + 11));
+        for (chunk_count, expected) in
+            [(page_len - 1, Some(2)), (page_len + 9, Some(2)), (page_len + 10, Some(1)), (page_len + 11, None)]
+        {
+            let bytes = u64::try_from(chunk_bytes * chunk_count).unwrap();
+            let cut = store.log_cut(namespace, bytes).await.unwrap();
+            assert_eq!(cut, expected.map(RunId::new), "{chunk_count}");
+        }
+        store.close().await;
+    }
+
     /// The logs of many runs can be too much for one transaction, which has a time limit.
     #[tokio::test]
     async fn a_transaction_removes_a_bounded_number_of_bytes() {
-        let folder = tempfile::tempdir().unwrap();
-        let url = DatabaseUrl::sqlite_file(folder.path().join("rondel.db"));
-        let config = StoreConfig { url, statement_bytes_max: 100, ..StoreConfig::default() };
-        let store = SqlStore::open(&config).await.unwrap();
+        let (_folder, store) = open(100).await;
         let (namespace, now) = (NamespaceId::new(1), Timestamp::from_secs(1_800_000_000));
         // Short texts are not compressed, so the two chunks of each log have more than half of the 1,600 bytes.
         let line = LogLine { at: now, level: "info".to_owned(), text: "0123456789".repeat(40) };

@@ -197,6 +197,7 @@ async fn frequent_queries_use_an_index() {
         (&alerts::incidents::LIST_INCIDENTS_OF_GROUP, "incident_group (group_id=?)"),
         (&logs::READ_CHUNK_SIZES, "(run_id=? AND attempt=? AND sequence>?)"),
         (&logs::READ_LOG_SIZES, "COVERING INDEX run_log_size (namespace_id=? AND run_id<?)"),
+        (&logs::SUM_LOG_SIZES, "COVERING INDEX run_log_size (namespace_id=? AND run_id>? AND run_id<?)"),
         (&logs::READ_LOGGED_RUNS, "COVERING INDEX run_log_size (namespace_id=? AND run_id>? AND run_id<?)"),
         (&run::read::READ_NEXT_RUN_OF_JOB, "(job_id=? AND fire_at_ms>?)"),
         (&run::read::LIST_PLANNED_ROWS, "(job_id=? AND fire_at_ms>? AND fire_at_ms<?)"),

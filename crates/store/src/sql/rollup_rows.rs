@@ -5,7 +5,7 @@ use rondel_core::{AppId, JobId, NamespaceId, RunId};
 use sqlx::any::AnyRow;
 
 use crate::Result;
-use crate::rollups::{ChartRun, ComingJob, NewestOutcomes, StatPoint, Verdicts};
+use crate::rollups::{ChartRun, ComingJob, NewestOutcomes, StatPoint, UnsuccessfulRuns, Verdicts};
 use crate::sql::query::Reader;
 
 /// Reads a point: the columns that [`verdicts`] reads, and then its distributions.
@@ -70,5 +70,17 @@ pub(super) fn chart_run(row: &AnyRow) -> Result<ChartRun> {
         span_count: columns.int("span_count")?,
         span_end_at: columns.opt_at("span_end_at_ms")?,
         parent: columns.opt_int("parent_id")?.map(RunId::new),
+    })
+}
+
+/// Reads how often runs of a job ended with one status.
+pub(super) fn unsuccessful_runs(row: &AnyRow) -> Result<UnsuccessfulRuns> {
+    let mut columns = Reader::new(row, "unsuccessful_run");
+    Ok(UnsuccessfulRuns {
+        job: JobId::new(columns.int("job_id")?),
+        status: columns.word("status")?,
+        had_no_executor: columns.int("had_none")? == 1,
+        count: u64::try_from(columns.int("row_count")?).unwrap_or(0),
+        newest: RunId::new(columns.int("newest")?),
     })
 }

@@ -10,10 +10,10 @@ use rondel_core::time::millis;
 use rondel_core::{AppId, JobId, NamespaceId, RunId, RunStatus, Timestamp};
 use sqlx::any::AnyRow;
 
-use super::rollup_rows::{chart_run, coming_job, point, pulse, verdicts};
+use super::rollup_rows::{chart_run, coming_job, point, pulse, unsuccessful_runs, verdicts};
 use crate::rollups::{
-    ChartRun, ComingJob, Gain, Gains, JobActivity, NewestOutcomes, OpenJob, OpenQuery, PointDetail, PointKey,
-    PointKind, PointQuery, StatPoint, UnsuccessfulRuns, Verdicts,
+    CANCELLED_ROWS_FACTOR, ChartRun, ComingJob, Gain, Gains, JobActivity, NewestOutcomes, OpenJob, OpenQuery,
+    PointDetail, PointKey, PointKind, PointQuery, StatPoint, UnsuccessfulCounts, Verdicts,
 };
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx};
@@ -123,7 +123,7 @@ pub(super) const READ_UNSUCCESSFUL_RUNS: Statement = Statement {
     text: "SELECT t.job_id, t.status, t.had_none, CAST(COUNT(*) AS {bigint}) AS row_count, MAX(t.id) AS newest FROM \
            (SELECT id, job_id, status, CASE WHEN status = 'skipped' AND reason = 'no_executor' THEN 1 ELSE 0 END AS had_none \
            FROM unsuccessful_run WHERE namespace_id = ? AND id >= ? ORDER BY id DESC LIMIT ?) AS t \
-           WHERE t.status <> 'cancelled' GROUP BY t.job_id, t.status, t.had_none ORDER BY row_count DESC, t.job_id",
+           GROUP BY t.job_id, t.status, t.had_none ORDER BY row_count DESC, t.job_id",
 };
 pub(super) const READ_CHART_RUNS: Statement = Statement {
     name: "read_marks",
@@ -275,19 +275,14 @@ impl Rollups for SqlStore {
         namespace: NamespaceId,
         since: RunId,
         row_count: u32,
-    ) -> Result<Vec<UnsuccessfulRuns>> {
-        let query = Query::new(&READ_UNSUCCESSFUL_RUNS).int(namespace.get()).int(since.get()).int(row_count.into());
-        let unsuccessful_runs = |row: &AnyRow| {
-            let mut columns = Reader::new(row, "unsuccessful_run");
-            Ok(UnsuccessfulRuns {
-                job: JobId::new(columns.int("job_id")?),
-                status: columns.word("status")?,
-                had_no_executor: columns.int("had_none")? == 1,
-                count: u64::try_from(columns.int("row_count")?).unwrap_or(0),
-                newest: RunId::new(columns.int("newest")?),
-            })
-        };
-        self.rows(query).await?.iter().map(unsuccessful_runs).collect()
+    ) -> Result<UnsuccessfulCounts> {
+        let mut found = self.count_unsuccessful(namespace, since, row_count).await?;
+        if found.is_cut && found.counts.iter().any(|runs| runs.status == RunStatus::Cancelled) {
+            let row_count = row_count.saturating_mul(CANCELLED_ROWS_FACTOR);
+            found = self.count_unsuccessful(namespace, since, row_count).await?;
+        }
+        found.counts.retain(|runs| runs.status != RunStatus::Cancelled);
+        Ok(found)
     }
 
     async fn chart_runs(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<ChartRun>> {
@@ -400,6 +395,15 @@ impl SqlStore {
         let indexes: HashMap<JobId, usize> = jobs.iter().enumerate().map(|(index, job)| (*job, index)).collect();
         runs.sort_by_key(|run| (indexes.get(&run.job).copied(), Reverse(run.fire_at)));
         Ok(runs)
+    }
+
+    /// Counts the newest rows of runs that ended without success, also those of cancelled runs.
+    async fn count_unsuccessful(&self, namespace: NamespaceId, since: RunId, limit: u32) -> Result<UnsuccessfulCounts> {
+        let query = Query::new(&READ_UNSUCCESSFUL_RUNS).int(namespace.get()).int(since.get()).int(limit.into());
+        let rows = self.rows(query).await?;
+        let counts = rows.iter().map(unsuccessful_runs).collect::<Result<Vec<_>>>()?;
+        let is_cut = counts.iter().map(|runs| runs.count).sum::<u64>() >= u64::from(limit);
+        Ok(UnsuccessfulCounts { counts, is_cut })
     }
 
     pub(super) async fn node_ids(&self) -> Result<Vec<i64>> {

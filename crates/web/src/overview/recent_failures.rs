@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::{IdGen, RunId};
-use rondel_store::rollups::{NewestOutcomes, UnsuccessfulRuns};
+use rondel_store::rollups::{NewestOutcomes, UnsuccessfulCounts, UnsuccessfulRuns};
 use tokio::sync::OnceCell;
 
 use crate::call::Call;
@@ -19,7 +19,7 @@ pub(crate) const FAILING_JOB_COUNT: u32 = 40;
 /// The failed and skipped runs of the last day, by job, and the failing jobs. Parts of a page that read them concurrently share one read.
 #[derive(Debug, Default)]
 pub(crate) struct RecentFailures {
-    unsuccessful_runs: OnceCell<Vec<UnsuccessfulRuns>>,
+    unsuccessful_runs: OnceCell<UnsuccessfulCounts>,
     failing_jobs: OnceCell<Vec<NewestOutcomes>>,
 }
 
@@ -30,7 +30,7 @@ impl RecentFailures {
             let first_run_id = RunId::new(IdGen::first_at(call.engine().now() - LOOK_BACK));
             call.engine().store().unsuccessful_runs(call.namespace.id, first_run_id, RUN_COUNT_MAX).await
         };
-        Ok(self.unsuccessful_runs.get_or_try_init(query).await?)
+        Ok(&self.unsuccessful_runs.get_or_try_init(query).await?.counts)
     }
 
     /// The jobs whose newest runs failed and that the caller may see, the longest streak first; at most [`FAILING_JOB_COUNT`].

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use rondel_admin::jobs::{self, RunRequest};
 use rondel_core::outcome::Outcome;
-use rondel_core::{NamespaceId, Trigger};
+use rondel_core::run::RunJob;
+use rondel_core::{NamespaceId, Run, RunId, RunStatus, Trigger};
 use rondel_store::catalog::JobRecord;
 use rondel_store::{MemStore, Result, Store};
 use rondel_web::WebConfig;
@@ -63,6 +64,31 @@ async fn a_retry_of_many_runs_goes_on_with_the_rest() {
     let rest = format!("do=retry&scope=all&q=status:failed&back=/runs&after={after}");
     let rest = visitor.post("/runs:bulk", &rest).await.text();
     assert!(rest.contains("Run 1 run again?") && rest.contains(&next), "{rest}");
+}
+
+/// Stores a run that began half a minute late.
+async fn add_late_run(server: &Server, job: &JobRecord) {
+    let (id, now, token) = (server.engine.new_id(), server.engine.now(), server.engine.token());
+    let run_job = RunJob { namespace: job.namespace, job: job.id, job_version: job.version, app: job.app };
+    let planned_at = now - Duration::from_secs(60);
+    let run = Run::new(RunId::new(id), run_job, planned_at, Trigger::Api, (token.node, token.epoch));
+    let (status, started_at) = (RunStatus::Succeeded, Some(now - Duration::from_secs(30)));
+    let run = Run { cause: id, status, started_at, finished_at: Some(now), ..run };
+    server.engine.store().request_run(token, run).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_late_job_is_found_although_another_has_a_thousand_newer_late_runs() {
+    let server = Server::start().await;
+    let (rare, frequent) = (make_job(&server, "rare").await, make_job(&server, "frequent").await);
+    make_job(&server, "prompt").await;
+    add_late_run(&server, &rare).await;
+    for _ in 0..1_000 {
+        add_late_run(&server, &frequent).await;
+    }
+    let found = server.get("/api/v1/jobs?q=is:late").await.expect(200);
+    let names: Vec<&str> = found["items"].as_array().unwrap().iter().map(|job| job["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["frequent", "rare"]);
 }
 
 #[tokio::test]
