@@ -273,9 +273,7 @@ mod tests {
     #[test]
     fn a_name_stands_for_the_tokens_that_have_not_ended() {
         let now = Timestamp::from_secs(100);
-        let token = |id: &str, name: &str, expires_at: Option<&str>, revoked_at: Option<&str>| {
-            json!({"id": id, "name": name, "expires_at": expires_at, "revoked_at": revoked_at})
-        };
+        let token = |id: &str, name: &str, expires_at: Option<&str>, revoked_at: Option<&str>| json!({"id": id, "name": name, "expires_at": expires_at, "revoked_at": revoked_at});
         let (past, soon) = (Some("1970-01-01T00:01:00Z"), Some("1970-01-01T00:02:00Z"));
         let tokens = [
             token("1", "a", past, None),

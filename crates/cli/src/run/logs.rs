@@ -292,9 +292,7 @@ mod tests {
 
     #[test]
     fn only_an_attempt_that_never_began_is_explained_as_such() {
-        let ended = |attempt: u32, status: &str, reason: &str, started_at: Option<&str>| {
-            json!({"attempt": attempt, "status": status, "reason": reason, "started_at": started_at, "finished_at": "z", "message": "m"})
-        };
+        let ended = |attempt: u32, status: &str, reason: &str, started_at: Option<&str>| json!({"attempt": attempt, "status": status, "reason": reason, "started_at": started_at, "finished_at": "z", "message": "m"});
         let never = "never began, so it wrote nothing";
         for (run, attempt, expected) in [
             (ended(1, "skipped", "expired", None), None, Some(format!("the run {never}; skipped: m"))),

@@ -255,9 +255,8 @@ pub async fn no_namespace_waits_behind_the_messages_of_another(store: &dyn Store
     assert_eq!(both(&store.take_outbox(soon, first).await.unwrap()), (0, 1));
     assert_eq!(both(&store.take_outbox(soon, EVERYTHING).await.unwrap()), (0, 0));
     // Old messages of one namespace are removed, also while they are held.
-    let forget = async |namespace: &Namespace, before, limit| {
-        store.forget_outbox(namespace.id, before, limit).await.unwrap()
-    };
+    let forget =
+        async |namespace: &Namespace, before, limit| store.forget_outbox(namespace.id, before, limit).await.unwrap();
     assert_eq!(forget(many, now, 500).await, 0, "they were written later");
     assert_eq!((forget(many, soon, 3).await, forget(many, soon, 500).await), (3, 1));
     assert_eq!((forget(many, soon, 500).await, forget(one, soon, 500).await), (0, 1));

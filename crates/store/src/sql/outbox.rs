@@ -158,7 +158,8 @@ impl Outbox for SqlStore {
 
     async fn forget_outbox(&self, namespace: NamespaceId, before: Timestamp, limit: u32) -> Result<u64> {
         let limit = i64::from(limit).min(i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX));
-        let query = Query::new(&FIND_OLD_OUTBOX).int(IdGen::first_at(before)).int(namespace.get()).at(before).int(limit);
+        let query =
+            Query::new(&FIND_OLD_OUTBOX).int(IdGen::first_at(before)).int(namespace.get()).at(before).int(limit);
         let old_ids = read_ids(&self.rows(query).await?, "outbox", "id")?;
         if old_ids.is_empty() {
             return Ok(0);
