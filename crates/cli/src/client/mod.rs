@@ -316,13 +316,16 @@ impl Client {
     ) -> Result<Body, Failure> {
         match self.call(Call { method, path, query, body, headers: &[] }).await? {
             Ok(body) => Ok(body),
-            Err(refusal) => Err(self.failure(&refusal).with_hint(&self.similar_jobs_hint(path, &refusal).await)),
+            Err(refusal) => Err(self.failure(&refusal).with_hint(&self.similar_jobs_hint(path, query, &refusal).await)),
         }
     }
 
     /// A hint with the names of similar jobs if a job was not found; otherwise empty.
-    async fn similar_jobs_hint(&self, path: &[&str], refusal: &Refusal) -> String {
-        let ["jobs", name, ..] = path else { return String::new() };
+    async fn similar_jobs_hint(&self, path: &[&str], query: &[(&str, &str)], refusal: &Refusal) -> String {
+        let ["jobs", path_name, ..] = path else { return String::new() };
+        // An export names its job in the query.
+        let query_name = query.iter().find(|(key, _)| (*path_name, *key) == ("export", "name")).map(|(_, name)| name);
+        let name = query_name.unwrap_or(path_name);
         if refusal.status != StatusCode::NOT_FOUND || !refusal.text.contains("\"job_not_found\"") {
             return String::new();
         }

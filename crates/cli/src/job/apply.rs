@@ -68,6 +68,9 @@ pub(super) struct ApplyArgs {
 struct ApplyReport {
     items: Vec<Item>,
     summary: Summary,
+    /// Stands for the jobs that the list would remove; sent back with the consent to remove them.
+    #[serde(default)]
+    removals: Option<String>,
 }
 
 /// A line of an answer that arrives line by line.
@@ -215,13 +218,16 @@ fn print_warnings<'a>(items: impl Iterator<Item = &'a Item>) {
 impl ApplyArgs {
     pub(super) async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         let entries = read_all(&self.files.files)?;
-        if self.files.prune_app.is_some() && !self.yes {
-            self.ask_for_consent(client, &entries).await?;
-        }
+        let agreed_removals = match self.files.prune_app.is_some() && !self.yes {
+            true => self.ask_for_consent(client, &entries).await?,
+            false => None,
+        };
+        let mut query = self.files.query();
+        query.extend(agreed_removals.as_deref().map(|removals| ("removals", removals)));
         if matches!(format.format, Format::Json | Format::Yaml) {
-            return self.apply_at_once(client, &entries, format).await;
+            return apply_at_once(client, &entries, &query, format).await;
         }
-        let answer = client.post_for_lines(&APPLY_PATH, &self.files.query(), request_body(&entries)).await?;
+        let answer = client.post_for_lines(&APPLY_PATH, &query, request_body(&entries)).await?;
         let mut answer = answer.map_err(|refusal| refusal_failure(client, &entries, &refusal))?;
         let progress = Progress::new(entries.len(), "applying");
         let (mut items, mut summary) = (Vec::new(), None);
@@ -255,18 +261,9 @@ impl ApplyArgs {
         output_or_verdict(print_result, check_failures(items.iter().map(|(item, _)| item)))
     }
 
-    /// Applies all jobs, and prints the server's answer unchanged.
-    async fn apply_at_once(&self, client: &Client, entries: &[Entry], format: FormatArgs) -> Result<(), Failure> {
-        let (query, body) = (self.files.query(), Some(("application/json", request_body(entries))));
-        let answer =
-            client.call(Call { method: Method::POST, path: &APPLY_PATH, query: &query, body, headers: &[] }).await?;
-        let body = answer.map_err(|refusal| refusal_failure(client, entries, &refusal))?;
-        let print_result = output::print_document(body.text(), format.format);
-        output_or_verdict(print_result, check_failures(parse_answer::<ApplyReport>(body.text())?.items.iter()))
-    }
-
     /// Shows which jobs would be removed, and asks for consent. Fails if the user does not agree, or if there is no terminal.
-    async fn ask_for_consent(&self, client: &Client, entries: &[Entry]) -> Result<(), Failure> {
+    /// Returns what stands for these jobs: by now the list may remove others, to which the user did not agree.
+    async fn ask_for_consent(&self, client: &Client, entries: &[Entry]) -> Result<Option<String>, Failure> {
         let app = self.files.prune_app.as_deref().unwrap_or_default();
         if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
             return Err(Failure::refused(format!(
@@ -279,17 +276,31 @@ impl ApplyArgs {
         let removed_jobs: Vec<_> =
             answer.items.iter().filter(|item| item.action == "removed").map(|item| harmless_text(&item.name)).collect();
         if removed_jobs.is_empty() {
-            return Ok(());
+            return Ok(answer.removals);
         }
         write!(std::io::stderr(), "remove {}: {}? [y/N] ", counted(removed_jobs.len(), "job"), removed_jobs.join(", "))
             .ok();
         let mut reply = String::new();
         std::io::stdin().read_line(&mut reply)?;
         match reply.trim() {
-            "y" | "Y" | "yes" => Ok(()),
+            "y" | "Y" | "yes" => Ok(answer.removals),
             _ => Err(Failure::from_text("nothing was saved")),
         }
     }
+}
+
+/// Applies all jobs, and prints the server's answer unchanged.
+async fn apply_at_once(
+    client: &Client,
+    entries: &[Entry],
+    query: &[(&str, &str)],
+    format: FormatArgs,
+) -> Result<(), Failure> {
+    let body = Some(("application/json", request_body(entries)));
+    let answer = client.call(Call { method: Method::POST, path: &APPLY_PATH, query, body, headers: &[] }).await?;
+    let body = answer.map_err(|refusal| refusal_failure(client, entries, &refusal))?;
+    let print_result = output::print_document(body.text(), format.format);
+    output_or_verdict(print_result, check_failures(parse_answer::<ApplyReport>(body.text())?.items.iter()))
 }
 
 fn report_items(items: &[(Item, String)], format: FormatArgs) -> Result<(), Failure> {

@@ -1,10 +1,13 @@
 //! Files of jobs against a real server.
 
 use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
+use std::process::Command;
 
 use rustix::process::Signal;
 
+use crate::golden::open_terminal;
 use crate::process::{CommandOutput, Program, end, rondel};
 
 /// A server, and a folder in which commands run.
@@ -36,12 +39,15 @@ impl Fixture {
     }
 
     fn run_with(&self, args: &[&str], variables: &[(&str, &str)]) -> CommandOutput {
+        end(self.command(args).envs(variables.iter().copied()))
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
         let mut command = rondel();
         command.args(args).current_dir(self.folder.path()).env("RONDEL_SERVER", &self.url);
         command.env("RONDEL_TOKEN_FILE", self.folder.path().join("data/admin.token"));
         command.env("XDG_CONFIG_HOME", self.folder.path().join("config"));
-        command.envs(variables.iter().copied());
-        end(&mut command)
+        command
     }
 
     fn stop(mut self) {
@@ -93,6 +99,37 @@ fn a_thousand_jobs_are_applied_once() {
     unasked.refused(2, &["--prune-app billing removes jobs", "no terminal", "add --yes", "nothing was saved"]);
     let pruned = fixture.run(&["job", "apply", "-f", "few.yaml", "--prune-app", "billing", "--yes"]);
     assert!(pruned.stderr.ends_with("998 removed, 2 unchanged\n"), "{}", pruned.stderr);
+    fixture.stop();
+}
+
+#[test]
+fn consent_is_for_the_removals_that_were_shown() {
+    let fixture = Fixture::start();
+    fixture.write("jobs.yaml", &many(2, "0 30 2 1 1 ?"));
+    assert_eq!(fixture.run(&["job", "apply", "-f", "jobs.yaml"]).code, Some(0));
+    fixture.write("few.yaml", &many(1, "0 30 2 1 1 ?"));
+    let (mut terminal, side) = open_terminal();
+    let mut command = fixture.command(&["job", "apply", "-f", "few.yaml", "--prune-app", "billing"]);
+    command.stdin(side.try_clone().unwrap()).stdout(side.try_clone().unwrap()).stderr(side);
+    let mut child = command.spawn().unwrap();
+    // Closes the command's end here, so that reading ends with the process.
+    drop(command);
+    let (mut shown, mut bytes) = (String::new(), [0; 1_024]);
+    while !shown.contains("[y/N]") {
+        let count = terminal.read(&mut bytes).expect(&shown);
+        shown.push_str(&String::from_utf8_lossy(&bytes[..count]));
+    }
+    assert!(shown.contains("remove 1 job: job-0001?"), "{shown}");
+    fixture.write("later.yaml", "- name: later\n  app: billing\n  handler: report\n");
+    assert_eq!(fixture.run(&["job", "apply", "-f", "later.yaml"]).code, Some(0));
+    terminal.write_all(b"y\n").unwrap();
+    let mut rest = Vec::new();
+    // Linux returns an error once the last end is closed.
+    terminal.read_to_end(&mut rest).ok();
+    assert_eq!(child.wait().unwrap().code(), Some(2), "{}", String::from_utf8_lossy(&rest));
+    assert!(String::from_utf8_lossy(&rest).contains("would remove other jobs now"), "{rest:?}");
+    let listed = fixture.run(&["job", "list", "-o", "name", "--all"]);
+    assert_eq!(listed.stdout, "job-0000\njob-0001\nlater\n");
     fixture.stop();
 }
 

@@ -3,7 +3,9 @@
 //! The expected outputs are in `tests/golden`; `RONDEL_BLESS=1 cargo test -p rondel-cli --test rondel golden` writes
 //! them anew.
 
+use std::fs::File;
 use std::io::Read as _;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -168,14 +170,20 @@ impl Fixture {
     }
 }
 
-/// Runs a command on a terminal of 100 columns; escapes are shown as `<esc>`.
-fn on_terminal(command: &mut Command) -> String {
+/// A terminal of 100 columns: the test's end, and the command's.
+pub(crate) fn open_terminal() -> (File, OwnedFd) {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();
     unlockpt(&master).unwrap();
     let name = ptsname(&master, Vec::new()).unwrap();
-    let slave = open(name.as_c_str(), OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+    let slave = open(name.as_c_str(), OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
     tcsetwinsize(&slave, Winsize { ws_row: 40, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+    (File::from(master), slave)
+}
+
+/// Runs a command on a terminal; escapes are shown as `<esc>`.
+fn on_terminal(command: &mut Command) -> String {
+    let (mut master, slave) = open_terminal();
     let side = || Stdio::from(slave.try_clone().unwrap());
     let mut child = command.stdin(side()).stdout(side()).stderr(side()).spawn().unwrap();
     // `command` keeps its ends of the terminal open. They are closed too, because the read below waits until all ends
@@ -184,7 +192,7 @@ fn on_terminal(command: &mut Command) -> String {
     drop(slave);
     let mut bytes = Vec::new();
     // Linux returns an error once the last end is closed.
-    std::fs::File::from(master).read_to_end(&mut bytes).ok();
+    master.read_to_end(&mut bytes).ok();
     child.wait().unwrap();
     String::from_utf8(bytes).unwrap().replace("\r\n", "\n").replace('\u{1b}', "<esc>")
 }

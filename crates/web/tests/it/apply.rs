@@ -100,6 +100,30 @@ async fn jobs_missing_from_the_list_are_deleted_only_on_request() {
 }
 
 #[tokio::test]
+async fn only_the_planned_removals_are_made() {
+    let server = Server::start().await;
+    apply(&server, "", json!([job("keep", json!({})), job("old", json!({}))])).await.expect(200);
+    let list = json!([job("keep", json!({"handler": "other"}))]);
+    let planned = apply(&server, "?prune_app=x&dry_run=true", list.clone()).await.expect(200);
+    check(&planned, &[("keep", "changed"), ("old", "removed")]);
+    let as_planned = format!("?prune_app=x&removals={}", planned["removals"].as_str().unwrap());
+    apply(&server, "", json!([job("later", json!({}))])).await.expect(200);
+    let problem = apply(&server, &as_planned, list.clone()).await.expect(422);
+    assert_eq!(problem["errors"][0]["parameter"], "removals", "{problem:#}");
+    for (name, handler) in [("keep", "h"), ("old", "h"), ("later", "h")] {
+        assert_eq!(server.get(&format!("/api/v1/jobs/{name}")).await.expect(200)["handler"], handler, "{name}");
+    }
+    assert_eq!(server.bare("DELETE", "/api/v1/jobs/later").await.status, 204);
+    check(&apply(&server, &as_planned, list.clone()).await.expect(200), &[("keep", "changed"), ("old", "removed")]);
+    // A plan that removes nothing is no consent to remove anything either.
+    let planned = apply(&server, "?prune_app=x&dry_run=true", list.clone()).await.expect(200);
+    let as_planned = format!("?prune_app=x&removals={}", planned["removals"].as_str().unwrap());
+    apply(&server, "", json!([job("later", json!({}))])).await.expect(200);
+    apply(&server, &as_planned, list.clone()).await.expect(422);
+    assert_eq!(apply(&server, "?dry_run=true", list).await.expect(200)["removals"], Value::Null);
+}
+
+#[tokio::test]
 async fn one_bad_job_keeps_all_from_being_saved() {
     let server = Server::start().await;
     let jobs = json!([

@@ -41,9 +41,12 @@ pub(super) fn parse_alarm(address_list: &str) -> Option<Alarm> {
     if recipients.is_empty() {
         return None;
     }
-    if name.len() > ALARM_NAME_LEN_BEFORE_HASH || name != format!("mail-{}", recipients_text.replace('@', "-")) {
+    // With a dash in an address, the name would also be that of other addresses: a-b@c and a@b-c.
+    let is_plain = |address: &String| !address.contains('-') && address.matches('@').count() == 1;
+    let is_unique = recipients.iter().all(is_plain) && name == format!("mail-{}", recipients_text.replace('@', "-"));
+    if name.len() > ALARM_NAME_LEN_BEFORE_HASH || !is_unique {
         name.truncate(ALARM_NAME_LEN_BEFORE_HASH);
-        write!(name, "-{:08x}", hash(&recipients_text)).ok();
+        write!(name, "-{:08x}", hash(&recipients.join(","))).ok();
     }
     Some(Alarm { name, recipients })
 }
@@ -95,18 +98,27 @@ pub(super) fn add_alarms(drafts: &[JobDraft<'_>], options: ImportOptions<'_>, re
         }
         let first_recipients: Vec<String> = recipients.into_iter().take(RECIPIENT_COUNT_MAX).collect();
         let shell_name = shell_quoted(&name);
-        result.last_commands.push(format!(
+        // XXL-JOB accepts any text as an address. If the server refuses one, the script continues with the other lists.
+        let mut push = |command: String, object: &str| {
+            let failure_text = shell_quoted(&format!("not set: {object}"));
+            result.last_commands.push(format!("{command} || {{ echo {failure_text} >&2; failed=1; }}"));
+        };
+        let channel_command = format!(
             "rondel alert channel set {shell_name} --kind email --set host=\"$SMTP_HOST\" --set from=\"$SMTP_FROM\" {SMTP_OPTIONS} --set {}",
             shell_quoted(&format!("to={}", first_recipients.join(",")))
-        ));
-        result.last_commands.push(format!(
+        );
+        push(channel_command, &format!("the alert channel {name}"));
+        let rule_command = format!(
             "rondel alert rule set {shell_name} --label xxl-alarm={shell_name} --failed --channel {shell_name}"
-        ));
+        );
+        push(rule_command, &format!("the alert rule {name}"));
         if has_room_for_both_rules {
-            let (rule, condition) = (shell_quoted(&format!("{name}-no-executor")), "--skipped --reason no_executor");
-            result.last_commands.push(format!(
-                "rondel alert rule set {rule} --label xxl-alarm={shell_name} {condition} --channel {shell_name}"
-            ));
+            let rule = format!("{name}-no-executor");
+            let (shell_rule, condition) = (shell_quoted(&rule), "--skipped --reason no_executor");
+            let rule_command = format!(
+                "rondel alert rule set {shell_rule} --label xxl-alarm={shell_name} {condition} --channel {shell_name}"
+            );
+            push(rule_command, &format!("the alert rule {rule}"));
         }
     }
 }

@@ -327,13 +327,33 @@ fn alarms_and_addresses_are_lines_for_a_shell() {
                  --channel mail-a-x.org-b-x.org";
     assert!(script.contains(skips) && script.matches("alert rule set").count() == 4, "{script}");
     assert!(script.contains("is in the file xxl-job-executor-sample-xxl.token' >&2"), "{script}");
+    // A list that the server refuses does not keep the later ones from being set.
+    let alert_lines: Vec<&str> = script.lines().filter(|line| line.starts_with("rondel alert ")).collect();
+    assert!(
+        alert_lines.len() == 6 && alert_lines.iter().all(|line| line.ends_with(" >&2; failed=1; }")),
+        "{alert_lines:#?}"
+    );
+    assert!(alert_lines[0].contains(" || { echo 'not set: the alert channel mail-a-x.org-b-x.org' >&2"), "{script}");
     let refusal = "--executor-token-file xxl-job-executor-sample-xxl.token || {";
     assert!(script.matches(refusal).count() == 2 && script.ends_with("\nexit \"$failed\"\n"), "{script}");
 }
 
 #[test]
+fn each_list_of_recipients_has_a_channel_of_its_own() {
+    let lists = ["a-b@c.org", "a@b-c.org", "a@b,c@d", "a-b@c-d", "a@b-c@d", "a-b@c,d@e", "a-b@c-d@e", "a-b@c-d;"];
+    let all = lists.iter().enumerate().map(|(id, list)| row(&[("id", &id.to_string()), ("alarm_email", list)]));
+    let result = convert(&tables(all.collect()), OPTIONS);
+    let names: std::collections::BTreeSet<String> =
+        jobs(&result).iter().filter_map(|job| Some(job["labels"]["xxl-alarm"].as_str()?.to_owned())).collect();
+    // The last list is one of the others.
+    assert_eq!(names.len(), lists.len() - 1, "{names:?}");
+    assert_eq!(result.script().matches("alert channel set").count(), lists.len() - 1);
+    names.iter().for_each(|name| rondel_core::name::check(name).unwrap());
+}
+
+#[test]
 fn more_alarms_than_a_namespace_has_rules_are_named_and_stop_nothing_else() {
-    let all = (0..103).map(|id| row(&[("id", &id.to_string()), ("alarm_email", &format!("ops-{id:03}@x.org"))]));
+    let all = (0..103).map(|id| row(&[("id", &id.to_string()), ("alarm_email", &format!("ops{id:03}@x.org"))]));
     let mut tables = tables(all.collect());
     tables.users = vec![row(&[("id", "1"), ("username", "ann"), ("role", "1")])];
     let result = convert(&tables, OPTIONS);
@@ -341,7 +361,7 @@ fn more_alarms_than_a_namespace_has_rules_are_named_and_stop_nothing_else() {
     assert_eq!(script.matches("alert rule set").count(), 100);
     let text = result.text("x");
     assert!(text.contains("no room for rules about fires that no executor takes"), "{text}");
-    assert!(text.contains("no rule for mail-ops-100-x.org, mail-ops-101-x.org, mail-ops-102-x.org"), "{text}");
+    assert!(text.contains("no rule for mail-ops100-x.org, mail-ops101-x.org, mail-ops102-x.org"), "{text}");
     let place = |part: &str| script.find(part).unwrap_or_else(|| panic!("{part}: {script}"));
     assert!(
         place("SMTP_HOST:?") < place("rondel token create") && place("rondel user create") < place("alert channel set"),

@@ -55,7 +55,7 @@ struct OnlineHandlers(BTreeMap<String, BTreeSet<String>>);
 impl OnlineHandlers {
     async fn read(client: &Client, jobs: &[Job]) -> Result<Self, Failure> {
         let mut apps: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        let executors = list::items(client, &["executors"], &[]).await?;
+        let executors = list::all_items(client, &["executors"]).await?;
         for app in jobs.iter().map(|job| job.app.clone()).collect::<BTreeSet<_>>() {
             let is_online = |executor: &&Value| executor["app"] == app.as_str() && executor["status"] == "online";
             let handlers = executors.iter().filter(is_online).flat_map(|executor| executor["handlers"].as_array());
@@ -82,9 +82,14 @@ impl OnlineHandlers {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::net::TcpListener;
+
     use serde_json::json;
 
     use super::*;
+    use crate::client::ClientArgs;
+    use crate::contexts::Context;
 
     fn job(handler: &str) -> Job {
         let job = json!({
@@ -111,6 +116,32 @@ mod tests {
             );
         }
         assert_eq!(handler_difference(&job("close"), None), None);
+    }
+
+    #[tokio::test]
+    async fn an_executor_on_the_last_page_of_a_long_list_counts() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        let answer_pages = move || {
+            for page in (0..=list::OVERVIEW_PAGES_MAX).rev() {
+                let mut reader = BufReader::new(listener.accept().unwrap().0);
+                let mut line = String::new();
+                while reader.read_line(&mut line).unwrap() > "\r\n".len() {
+                    line.clear();
+                }
+                let (app, cursor) = if page == 0 { ("work", Value::Null) } else { ("other", json!("next")) };
+                let executor = json!({"app": app, "status": "online", "handlers": ["close"]});
+                let body = json!({"items": [executor], "next_cursor": cursor}).to_string();
+                let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close";
+                write!(reader.into_inner(), "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+            }
+        };
+        let answers = std::thread::spawn(answer_pages);
+        let context = Context { server, namespace: None };
+        let client = ClientArgs::from_context(&context).client_with_token(None).unwrap();
+        let online = OnlineHandlers::read(&client, &[job("close")]).await.unwrap();
+        assert_eq!(online.obstacle(&job("close")), None);
+        answers.join().unwrap();
     }
 
     #[test]

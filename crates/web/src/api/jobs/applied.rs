@@ -16,6 +16,9 @@ use crate::problem::{Complaint, Problem};
 pub(super) struct ApplyReport {
     dry_run: bool,
     items: Vec<Item>,
+    /// With `dry_run` and `prune_app`: stands for the jobs that would be removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    removals: Option<String>,
     summary: Summary,
 }
 

@@ -57,12 +57,14 @@ impl Items {
         self.written_count += 1;
     }
 
-    pub(super) fn into_response(mut self, is_dry_run: bool) -> Response {
+    /// The answer; `removals` is the digest of the jobs that the list would remove.
+    pub(super) fn into_response(mut self, is_dry_run: bool, removals: Option<&str>) -> Response {
         for (_, text) in std::mem::take(&mut self.waiting_items) {
             self.append(&text);
         }
         let summary = serde_json::to_string(&self.summary).unwrap_or_default();
-        self.pieces.add(format!("],\"summary\":{summary}}}").as_bytes());
+        let removals_field = removals.map(|digest| format!("\"removals\":\"{digest}\",")).unwrap_or_default();
+        self.pieces.add(format!("],{removals_field}\"summary\":{summary}}}").as_bytes());
         self.pieces.finish_piece();
         self.pieces.put_first(format!("{{\"dry_run\":{is_dry_run},\"items\":["));
         let mut response = Response::new(Body::new(self.pieces));
@@ -141,7 +143,7 @@ mod tests {
         let came =
             [("x", None), ("d", Some(3)), ("y", None), ("a", Some(0)), ("c", Some(2)), ("b", Some(1)), ("z", None)];
         came.iter().for_each(|(name, index)| items.add(&item(name, *index)));
-        let response = items.into_response(true);
+        let response = items.into_response(true, None);
         let declared = HttpBody::size_hint(response.body()).exact();
         let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
         assert_eq!(declared, u64::try_from(bytes.len()).ok());

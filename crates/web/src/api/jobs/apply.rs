@@ -16,6 +16,7 @@ use rondel_core::access::Rights;
 use rondel_core::shape::{self, Document};
 use rondel_core::{AppId, JobSpec, NamespaceId};
 use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
 
 use super::applied::{ApplyReport, Item, Summary, action_word};
 use super::applied_body::Items;
@@ -46,6 +47,8 @@ pub(crate) struct ApplyQuery {
     is_dry_run: bool,
     /// The app whose jobs are removed if they are not in the list.
     prune: Option<String>,
+    /// The digest of the removals that an earlier dry run returned.
+    removals: Option<String>,
 }
 
 impl FromQuery for ApplyQuery {
@@ -54,6 +57,8 @@ impl FromQuery for ApplyQuery {
             is_dry_run: reader.flag("dry_run", "Returns the plan, and saves nothing."),
             prune: reader
                 .single(Parameter::name("prune_app").about("Removes the jobs of this app that are not in the list.")),
+            removals: reader
+                .single(Parameter::text("removals").about("`removals` of a dry run: other removals are refused.")),
         }
     }
 }
@@ -236,6 +241,7 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
         Err(error) => return Err(plan_problem(&call, &body, error).await?),
     };
     plan.jobs().try_for_each(|job| check_may_change_existing(&call, job))?;
+    check_removals(&call, &plan)?;
     audit_plan(&call, &plan);
     let plan_len = plan.jobs().len();
     let apps = apps.into_iter().chain(plan.jobs().filter_map(|job| job.app).map(Some)).collect();
@@ -254,7 +260,7 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
         return Ok(response);
     }
-    Ok(save_all(applying).await?.into_response(false))
+    Ok(save_all(applying).await?.into_response(false, None))
 }
 
 /// Answers with the plan of a list. Each planned job is serialized immediately and then dropped.
@@ -263,8 +269,9 @@ async fn plan_list(
     body: &Documents,
     apply_request: ApplyRequest,
 ) -> Result<Response, Problem> {
-    let (mut items, mut refusal) = (Items::default(), None);
+    let (mut items, mut removals, mut refusal) = (Items::default(), Removals::default(), None);
     let add_item = |job: PlannedJob| {
+        removals.add(&job);
         refusal = refusal.take().or_else(|| check_may_change_existing(call, &job).err());
         items.add(&Item::planned(job));
     };
@@ -275,7 +282,8 @@ async fn plan_list(
         return Err(problem);
     }
     call.note.mark_dry_run();
-    let mut response = items.into_response(true);
+    let removals = call.query.prune.as_ref().map(|_| removals.digest());
+    let mut response = items.into_response(true, removals.as_deref());
     response.extensions_mut().insert(DryRunAnswer);
     Ok(response)
 }
@@ -294,6 +302,36 @@ fn check_may_change_existing(call: &Call<ApplyQuery>, job: &PlannedJob) -> Resul
         Problem::new(Code::JobExists, format!("the name {name} is taken by a job that you may not see"))
     };
     job.app.map_or(Ok(()), |app| call.check(Some(app), hidden_job_problem))
+}
+
+/// The names of the jobs that a plan removes, in an order that does not depend on the database.
+#[derive(Default)]
+struct Removals(BTreeSet<String>);
+
+impl Removals {
+    fn add(&mut self, job: &PlannedJob) {
+        if job.action == Action::Remove {
+            self.0.insert(job.name.clone());
+        }
+    }
+
+    fn digest(&self) -> String {
+        let names: Vec<&str> = self.0.iter().map(String::as_str).collect();
+        Sha256::digest(names.join("\n")).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// Checks that the plan removes the jobs that the caller expects. A job may have been created, moved to the app or deleted since the dry
+/// run to which the caller agreed.
+fn check_removals(call: &Call<ApplyQuery>, plan: &ApplyPlan) -> Result<(), Problem> {
+    let Some(expected_digest) = &call.query.removals else { return Ok(()) };
+    let mut removals = Removals::default();
+    plan.jobs().for_each(|job| removals.add(job));
+    if removals.digest() == *expected_digest {
+        return Ok(());
+    }
+    let message = "the list would remove other jobs now than when it was planned; plan it again";
+    Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("removals", "invalid_value", message)]))
 }
 
 /// Records the planned changes in the audit log, field by field. The whole definitions are stored as versions of the jobs.
