@@ -73,10 +73,7 @@ fn the_newest_run_that_has_begun_may_be_on_a_later_page() {
 #[test]
 fn an_export_of_an_unknown_job_names_similar_jobs() {
     let (url, answers) = answering(&[
-        (
-            "GET /api/v1/jobs/export?name=reprot&",
-            "404 Not Found\n{\"title\":\"no job\",\"code\":\"job_not_found\"}",
-        ),
+        ("GET /api/v1/jobs/export?name=reprot&", "404 Not Found\n{\"title\":\"no job\",\"code\":\"job_not_found\"}"),
         ("GET /api/v1/jobs?q=re&", "200 OK\n{\"items\":[{\"name\":\"report\"},{\"name\":\"exporter\"}]}"),
     ]);
     run(&["job", "export", "reprot", "--server", &url]).refused(5, &["no job; did you mean report?"]);
