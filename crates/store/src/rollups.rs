@@ -228,7 +228,7 @@ pub struct UnsuccessfulCounts {
     pub is_cut: bool,
 }
 
-/// If some of the rows that [`Rollups::unsuccessful_runs`] reads are cancelled runs, it reads this many times as many rows.
+/// If more than half of the rows that [`Rollups::unsuccessful_runs`] reads are cancelled runs, it reads this many times as many rows.
 pub(crate) const CANCELLED_ROWS_FACTOR: u32 = 10;
 
 /// How often a job's runs ended with one status other than success, among the newest rows of the ledger.

@@ -15,7 +15,7 @@ use rondel_core::visibility::VisibleJobs;
 use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobQuery, JobRecord, ListedJob, UnreadableJob};
-use rondel_store::ledger::RunSearch;
+use rondel_store::ledger::{RunSearch, SEARCHED_COUNT_MAX};
 use rondel_store::rollups::JobActivity;
 
 use crate::job_filter::labels_match;
@@ -37,9 +37,9 @@ const SAVE_OVERLAP: Duration = Duration::from_secs(10);
 const HEALTH_PERIOD: Duration = Duration::from_secs(10);
 /// How many late runs are read at a time.
 const LATE_RUN_BATCH_COUNT: u32 = 1000;
-/// At most this many batches of late runs are read. Together they have more runs than one search reads, so no late run is left out among
+/// At most this many batches of late runs are read. Together they have as many runs as one search reads, so no late run is left out among
 /// those.
-const LATE_BATCH_COUNT_MAX: usize = 20;
+const LATE_BATCH_COUNT_MAX: u32 = SEARCHED_COUNT_MAX / LATE_RUN_BATCH_COUNT;
 /// How far back late runs are searched.
 const LATE_LOOK_BACK: Duration = Duration::from_secs(3600);
 /// A run is late if it begins at least this long after its planned instant.

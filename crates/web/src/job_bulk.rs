@@ -40,7 +40,7 @@ pub(crate) enum JobAction {
     Label,
     /// Removes the label with this key from each job.
     Unlabel,
-    /// Deletes the jobs, except those that other jobs follow.
+    /// Deletes the jobs, except those that other jobs follow which stay.
     Delete,
 }
 
@@ -242,7 +242,8 @@ pub(crate) async fn apply_to_jobs<Q>(call: &Call<Q>, bulk_action: &BulkJobAction
     let mut has_progress = outcomes.iter().any(Result::is_ok);
     while has_progress && bulk_action.action == JobAction::Delete {
         let is_parent = |result: &Result<_, Problem>| result.as_ref().is_err_and(|p| p.code() == Code::JobIsParent);
-        let indexes: Vec<usize> = (0..names.len()).filter(|index| is_parent(&outcomes[*index])).collect();
+        // Backwards, since the first pass went forwards: a chain whose names ascend needs this one pass only.
+        let indexes: Vec<usize> = (0..names.len()).rev().filter(|index| is_parent(&outcomes[*index])).collect();
         let parents: Vec<String> = indexes.iter().map(|index| names[*index].clone()).collect();
         let repeated_outcomes = apply_to_each(call, bulk_action, &parents, started_at).await;
         has_progress = repeated_outcomes.iter().any(Result::is_ok);

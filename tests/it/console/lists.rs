@@ -31,7 +31,7 @@ async fn a_row_that_left_its_list_is_marked() {
     browser.until("its row is marked", &format!("document.querySelector('#run-{run}.gone')")).await;
     browser.until("a note counts it", "document.querySelector('[data-gone-rows]:not([hidden])')").await;
     let note = browser.eval("document.querySelector('[data-gone-rows]').textContent").await;
-    assert_eq!(note, "no longer in this list: 1");
+    assert_eq!(note, "no longer on this page: 1");
     assert_eq!(browser.errors().await, [""; 0], "errors of the browser");
     assert!(dev.stop().await.success());
 }

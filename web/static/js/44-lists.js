@@ -93,20 +93,23 @@
 
   function updateInPlace(place) {
     const pill = document.querySelector("[data-gone-rows]");
-    // Marks the rows that the list no longer has, and returns their number. They keep the state in which they were last seen.
+    // Marks the rows that this page of the list no longer has, and returns their number. They keep the state in which they were last seen.
     // `data-live-rows` selects the rows whose state may have changed since.
-    function markGone(rows) {
+    function markGone(rows, isLastPage) {
       const ids = new Set([...rows].map((row) => row.id));
       const shown = [...place.querySelectorAll("tbody tr[id]")];
-      for (const old of shown) old.classList.toggle("gone", !ids.has(old.id) && old.matches(place.dataset.liveRows));
+      // Newer rows move the last ones to the next page: those are still in the list.
+      const end = isLastPage ? shown.length : shown.findLastIndex((old) => ids.has(old.id));
+      shown.forEach((old, index) => old.classList.toggle("gone", index < end && !ids.has(old.id) && old.matches(place.dataset.liveRows)));
       return shown.filter((old) => old.classList.contains("gone")).length;
     }
     async function update() {
-      const answer = await fetch(place.getAttribute("hx-get"), { headers: { accept: "text/html" } });
+      const answer = await fetch(place.getAttribute("hx-get"), { headers: { accept: "text/html", "hx-request": "true" } });
       const detail = { ctx: { response: { status: answer.status } } };
       place.dispatchEvent(new CustomEvent("htmx:after:request", { bubbles: true, detail }));
       if (!answer.ok) return;
-      const rows = parse(await answer.text()).querySelectorAll("#live tbody tr");
+      const page = parse(await answer.text());
+      const rows = page.querySelectorAll("#live tbody tr");
       let count = 0;
       for (const row of rows) {
         const old = document.getElementById(row.id);
@@ -117,7 +120,7 @@
           if (!cell.matches(".pick") && cells[index] && cell.innerHTML !== cells[index].innerHTML) cell.innerHTML = cells[index].innerHTML;
         });
       }
-      const goneCount = markGone(rows);
+      const goneCount = markGone(rows, !page.querySelector(".pager [rel=next]"));
       const { newRuns, goneRows } = pill.dataset;
       const parts = [];
       if (count && newRuns) parts.push(newRuns.replace("#", count === rows.length ? `${count}+` : count));

@@ -162,6 +162,9 @@ impl Sender {
         let before = self.shared.clock.now() - GIVE_UP_AFTER;
         let mut count = 0;
         for _ in 0..GIVE_UP_BATCHES_MAX {
+            if self.stop.is_cancelled() {
+                break;
+            }
             let batch_count = self.shared.store.forget_outbox(namespace, before, GIVE_UP_BATCH).await?;
             count += batch_count;
             if batch_count < u64::from(GIVE_UP_BATCH) {

@@ -32,7 +32,7 @@ const LINE_OVERHEAD: usize = 64;
 /// Overhead of a chunk in addition to its lines, in bytes.
 const CHUNK_OVERHEAD: usize = 256;
 /// How many runs' earlier attempts are read at the same time, so that a batch with many of them delays the next one little.
-const CONCURRENT_READ_COUNT: usize = 8;
+const CONCURRENT_READ_COUNT: usize = 4;
 /// Maximum number of chunks that one call of the store writes, and of runs that one call reads.
 const PART_CHUNKS_MAX: usize = 500;
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);

@@ -42,9 +42,13 @@ async fn remove_logs_of_namespace(
     last_old_run: RunId,
     (stop, deadline): (&CancellationToken, Instant),
 ) -> Result<u64, StoreError> {
-    let size_cut = match shared.config.log_size_max {
-        0 => None,
-        bytes => shared.store.log_cut(namespace.id, bytes).await?,
+    let (size_cut, cut_error) = match shared.config.log_size_max {
+        0 => (None, None),
+        bytes => match shared.store.log_cut(namespace.id, bytes).await {
+            Ok(cut) => (cut, None),
+            // Logs beyond their retention are removed although the sizes could not be summed.
+            Err(error) => (None, Some(error)),
+        },
     };
     let max_run = size_cut.map_or(last_old_run, |cut| cut.max(last_old_run));
     let removed_count = remove_logs_up_to(shared, namespace.id, max_run, (stop, deadline)).await?;
@@ -55,7 +59,7 @@ async fn remove_logs_of_namespace(
         let up_to = json!({"run": max_run, "log_retention": retention, "log_size_max": size_max});
         super::audit::write(shared, "log.remove", Some(&namespace.name), &up_to, removed_count).await?;
     }
-    Ok(removed_count)
+    cut_error.map_or(Ok(removed_count), Err)
 }
 
 async fn remove_logs_up_to(

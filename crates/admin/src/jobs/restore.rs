@@ -8,7 +8,7 @@ use super::{JobError, catch_up_with_calendar, check_name, checks, save, settle_i
 use crate::node::Node;
 
 /// Like [`change`](super::change), for a definition that was stored before. An `at` in the past does not run, even if its `if_past` is `run`:
-/// it had its fire when the definition was saved first.
+/// it may have run already, and a second run would do more harm.
 ///
 /// # Errors
 /// Each variant of [`JobError`].

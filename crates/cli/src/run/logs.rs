@@ -97,20 +97,22 @@ pub(super) async fn print(client: &Client, args: &LogsArgs, format: FormatArgs) 
     };
     let log = Log { client, path: ["runs", &id, "logs"], query, start, format: format.format };
     let has_lines = if args.follow { log.follow().await? } else { log.print_pages().await? };
-    if log.is_plain() && !has_lines { explain_missing_log(client, &id, args.attempt).await } else { Ok(()) }
+    let is_whole = !log.is_search() && args.from_line.is_none_or(|line| line <= 1);
+    if log.is_plain() && !has_lines { explain_missing_log(client, &id, args.attempt, is_whole).await } else { Ok(()) }
 }
 
 /// Explains a missing log: an attempt that ended before it began wrote nothing, and only the message of its run has the cause.
-async fn explain_missing_log(client: &Client, id: &str, attempt: Option<u32>) -> Result<(), Failure> {
+async fn explain_missing_log(client: &Client, id: &str, attempt: Option<u32>, is_whole: bool) -> Result<(), Failure> {
     let run = client.get(&["runs", id], &[]).await?.value()?;
-    if let Some(explanation) = missing_log_explanation(&run, attempt) {
+    if let Some(explanation) = missing_log_explanation(&run, attempt, is_whole) {
         output::print_message(&harmless_text(&explanation));
     }
     Ok(())
 }
 
 /// Why the newest attempt of a run wrote nothing. `None` if it began, if it has not ended, or if the log of an earlier attempt was requested.
-fn missing_log_explanation(run: &Value, attempt: Option<u32>) -> Option<String> {
+/// `is_whole` states whether the whole log was requested, and not only some of its lines.
+fn missing_log_explanation(run: &Value, attempt: Option<u32>, is_whole: bool) -> Option<String> {
     let newest_attempt = run["attempt"].as_u64().unwrap_or(1);
     let is_newest = attempt.is_none_or(|attempt| u64::from(attempt) == newest_attempt);
     if !is_newest || !run["started_at"].is_null() || run["finished_at"].is_null() {
@@ -118,7 +120,7 @@ fn missing_log_explanation(run: &Value, attempt: Option<u32>) -> Option<String> 
     }
     let (status, message) = (text_of(&run["status"]), text_of(&run["message"]));
     if status == "unknown" || run["reason"] == "executor_lost" {
-        return Some(format!("no line has arrived, but the handler may have begun; {status}: {message}"));
+        return is_whole.then(|| format!("no line has arrived, but the handler may have begun; {status}: {message}"));
     }
     // The run's row has the start of the newest attempt only: an earlier one may have begun.
     Some(match newest_attempt {
@@ -310,7 +312,10 @@ mod tests {
             (ended(1, "failed", "handler", Some("a")), None, None),
             (json!({"attempt": 1, "status": "pending", "started_at": null, "finished_at": null}), None, None),
         ] {
-            assert_eq!(missing_log_explanation(&run, attempt), expected, "{run} {attempt:?}");
+            assert_eq!(missing_log_explanation(&run, attempt, true), expected, "{run} {attempt:?}");
+            let is_unconfirmed = expected.is_some_and(|text| text.starts_with("no line has arrived"));
+            let of_some_lines = missing_log_explanation(&run, attempt, false);
+            assert!(!is_unconfirmed || of_some_lines.is_none(), "the lines that were not requested may have arrived");
         }
     }
 

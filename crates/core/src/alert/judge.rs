@@ -108,9 +108,12 @@ pub struct UnsuccessfulFire {
 /// Whether a rule about these reasons counts a fire that was skipped for `reason`.
 #[must_use]
 pub fn counts_skip(reasons: &[Reason], reason: Reason) -> bool {
-    // Fires are skipped on purpose inside a maintenance window, in shadow mode, and if a pump's window ends before the pump begins. A rule
-    // applies to them only if it names the reason.
-    let is_on_purpose = matches!(reason, Reason::Maintenance | Reason::Shadow | Reason::WindowOver);
+    // Fires are skipped on purpose inside a maintenance window, in shadow mode, if a pump's window ends before the pump begins, and if a user
+    // pauses, edits or deletes the job. A rule applies to them only if it names the reason.
+    let is_on_purpose = matches!(
+        reason,
+        Reason::Maintenance | Reason::Shadow | Reason::WindowOver | Reason::Paused | Reason::Changed | Reason::Deleted
+    );
     reasons.contains(&reason) || reasons.is_empty() && !is_on_purpose
 }
 

@@ -96,7 +96,8 @@ impl Rollups for MemStore {
             (runs, is_cut)
         };
         let (mut runs, mut is_cut) = newest_runs(row_count);
-        if is_cut && runs.iter().any(|run| run.status == RunStatus::Cancelled) {
+        let cancelled_count = runs.iter().filter(|run| run.status == RunStatus::Cancelled).count();
+        if is_cut && cancelled_count > to_usize(row_count / 2) {
             (runs, is_cut) = newest_runs(row_count.saturating_mul(CANCELLED_ROWS_FACTOR));
         }
         let mut counts_by_key: BTreeMap<(JobId, RunStatus, bool), (u64, RunId)> = BTreeMap::new();

@@ -227,16 +227,18 @@ impl SqlStore {
         mut remaining_bytes: i64,
     ) -> Result<Option<RunId>> {
         let query = Query::new(&READ_LOG_SIZES).int(namespace.get()).int(before_run).int(SIZE_PAGE_LEN.into());
+        let rows = self.rows(query).await?;
         let mut oldest_run = None;
-        for row in self.rows(query).await? {
-            let mut columns = Reader::new(&row, "run_log");
+        for row in &rows {
+            let mut columns = Reader::new(row, "run_log");
             oldest_run = Some(RunId::new(columns.int("run_id")?));
             remaining_bytes -= columns.int("byte_count")?;
             if remaining_bytes < 0 {
-                break;
+                return Ok(oldest_run);
             }
         }
-        Ok(oldest_run)
+        // A page that is not full has all logs that are left, since others were removed meanwhile, and these fit.
+        Ok(oldest_run.filter(|_| rows.len() >= SIZE_PAGE_LEN as usize))
     }
 
     async fn insert_logs(&self, batch: &[EncodedChunk]) -> Result<()> {

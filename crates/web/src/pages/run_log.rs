@@ -160,6 +160,8 @@ pub(super) async fn log_card(page: &Page<RunPageQuery>, run: &Run, attempt: i32)
         LogPart { total: extent.line_count().max(log_part.last_seq), ..log_part }
     };
     let half_page = LINE_COUNT_AROUND as u64 / 2;
+    // A page of long lines has fewer lines, and the next one must not skip any.
+    let half_shown = (log_part.lines.len() as u64 / 2).clamp(1, half_page);
     let t = page.t;
     Ok(LogCard {
         severities: [("error", t.log_error), ("warn", t.log_warn), ("info", t.log_info), ("debug", t.log_debug)],
@@ -168,7 +170,7 @@ pub(super) async fn log_card(page: &Page<RunPageQuery>, run: &Run, attempt: i32)
         earlier_line: (!is_search && log_part.first_seq > 1)
             .then(|| log_part.first_seq.saturating_sub(half_page).max(1)),
         later_line: (!is_search && log_part.last_seq < log_part.total)
-            .then(|| (log_part.last_seq + half_page).min(log_part.total)),
+            .then(|| (log_part.last_seq + half_shown).min(log_part.total)),
         search: query.search.text.clone(),
         part: log_part,
     })

@@ -92,7 +92,7 @@ async fn a_retry_of_many_runs_is_recorded_although_the_job_of_one_moved_away() {
     let retry = json!({"action": "retry", "ids": [ids[1]]});
     assert_eq!(scoped.ask("POST", "/api/v1/runs:bulk", retry.clone()).await.expect(200)["done"], 0);
     assert_eq!(newest_entry().await, (json!("denied"), json!(1)));
-    server.bare("DELETE", "/api/v1/jobs/moving").await.expect(200);
+    server.bare("DELETE", "/api/v1/jobs/moving").await.expect(204);
     assert_eq!(server.with_body("POST", "/api/v1/runs:bulk", &retry).await.expect(200)["done"], 0);
     assert_eq!(newest_entry().await, (json!("failed"), json!(1)));
 }

@@ -37,6 +37,9 @@ fn intended_skips_count_only_for_rules_that_name_them() {
         (Reason::Maintenance, false),
         (Reason::Shadow, false),
         (Reason::WindowOver, false),
+        (Reason::Paused, false),
+        (Reason::Changed, false),
+        (Reason::Deleted, false),
     ] {
         assert_eq!(is_wanted(&any, &skipped(reason)), is_for_all, "{reason}");
         assert!(is_wanted(&Condition::Skipped { reasons: vec![reason] }, &skipped(reason)), "{reason}");

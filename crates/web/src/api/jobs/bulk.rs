@@ -119,6 +119,9 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Resul
     };
     let BulkJobsOutcome { changed: jobs, unchanged, runs, mut problems } = outcome;
     problems.extend(selection.missing_jobs);
+    if !body.dry_run && jobs.is_empty() && unchanged == 0 && !problems.is_empty() {
+        call.note.mark_all_failed(problems.iter().map(|problem| problem.code));
+    }
     let (has_more, next_after) = (selection.has_more, selection.next_after);
     json_response(
         StatusCode::OK,

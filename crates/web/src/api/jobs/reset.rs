@@ -24,7 +24,7 @@ pub(super) fn routes() -> Routes {
         Doc::new(
             "Restore the declared definition",
             "Restores the definition that executors of the job's app declare. Nothing happens if the job already has it. \
-             The job keeps its `enabled`.",
+             A paused job stays paused.",
         )
         .json::<JobJson<'static>>(200, "The job.")
         .with("ETag")
@@ -38,11 +38,12 @@ async fn reset(call: Call, Named(name, ..): Named<path::Job>, if_match: IfMatch)
     job_response(&call, StatusCode::OK, &record, None).await
 }
 
-/// Gives a job the definition that code declares. Does nothing if the job already has it. A paused job stays paused, since a pause is no edit.
+/// Gives a job the definition that code declares. Does nothing if the job already has it. A paused job stays paused, since a pause is no edit;
+/// a job that code declares as paused becomes paused.
 pub(crate) async fn reset_to_declared<Q>(call: &Call<Q>, name: &str, if_match: &IfMatch) -> Result<JobRecord, Problem> {
     save_edit(call, name, if_match, Origin::Stored, |record| {
         let declared = record.declared.as_ref().ok_or(JobError::NotDeclared)?;
-        let spec = JobSpec { enabled: record.spec.enabled, ..declared.spec.clone() };
+        let spec = JobSpec { enabled: record.spec.enabled && declared.spec.enabled, ..declared.spec.clone() };
         Ok(Some(spec).filter(|spec| *spec != record.spec))
     })
     .await
