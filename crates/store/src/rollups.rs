@@ -228,6 +228,13 @@ pub struct UnsuccessfulCounts {
     pub is_cut: bool,
 }
 
+impl UnsuccessfulCounts {
+    /// How many of the rows are cancelled runs, before these are left out.
+    pub(crate) fn cancelled_count(&self) -> u64 {
+        self.counts.iter().filter(|runs| runs.status == RunStatus::Cancelled).map(|runs| runs.count).sum()
+    }
+}
+
 /// If more than half of the rows that [`Rollups::unsuccessful_runs`] reads are cancelled runs, it reads this many times as many rows.
 pub(crate) const CANCELLED_ROWS_FACTOR: u32 = 10;
 

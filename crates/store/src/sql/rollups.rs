@@ -277,9 +277,7 @@ impl Rollups for SqlStore {
         row_count: u32,
     ) -> Result<UnsuccessfulCounts> {
         let mut found = self.count_unsuccessful(namespace, since, row_count).await?;
-        let cancelled_runs = found.counts.iter().filter(|runs| runs.status == RunStatus::Cancelled);
-        let cancelled_count: u64 = cancelled_runs.map(|runs| runs.count).sum();
-        if found.is_cut && cancelled_count > u64::from(row_count / 2) {
+        if found.is_cut && found.cancelled_count() > u64::from(row_count / 2) {
             let row_count = row_count.saturating_mul(CANCELLED_ROWS_FACTOR);
             found = self.count_unsuccessful(namespace, since, row_count).await?;
         }
