@@ -112,7 +112,7 @@ macro_rules! delegate_store {
             use $crate::declarations::{DeclaredSetHeader, DeclaredSet};
             use $crate::ledger::{
                 Adoption, CancelOutcome, CancelElsewhere, DeadNode, DueJob, DueRange, FenceRequest, FoundRuns, ExecutorRunCount, HomeLoad, RunAtExecutor, JobAtHome, KeyedRun, LimitName,
-                MovedJobs, NotedWait, OpenPage, OrphanedJobs, RelayedAnswer, RunQuery, RunSearch, UnsentPlace, UnsentRun,
+                MarkToRemove, MovedJobs, NotedWait, OpenPage, OrphanedJobs, RelayedAnswer, RunQuery, RunSearch, UnsentPlace, UnsentRun,
             };
             use $crate::logs::{ChunkSize, LogChunk, LogRange, RemovedLogs};
             use $crate::outbox::{FailureWebhook, OutboxItem, TakeOutbox};
@@ -214,7 +214,7 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, Dispatch {
                 fn take_waiting(token: LeaseToken, until: Timestamp, limit: u32) -> Vec<Run>;
                 fn mark(token: LeaseToken, runs: &[RunAtExecutor]) -> Vec<RunId>;
-                fn unmark(token: LeaseToken, runs: &[(RunId, i32)]) -> ();
+                fn unmark(token: LeaseToken, marks: &[MarkToRemove]) -> ();
                 fn shelve(token: LeaseToken, in_hand: &[RunId]) -> u64;
                 fn note_waits(token: LeaseToken, waits: &[NotedWait]) -> ();
                 fn expand(token: LeaseToken, run: RunId, shards: &[Run]) -> bool;

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
 use crate::cluster::orphans::{batch_jobs, split_by_sent};
-use crate::cluster::strays::{Strays, Sweep};
+use crate::cluster::strays::{Strays, Sweep, remove_marks};
 use crate::cluster::{EndedLease, HeldLease, LeaseToAdopt, end_requests, ended_leases};
 use crate::definitions::CompiledDefinitions;
 use crate::dispatch::{Event, ReadyRun, RollCallRun};
@@ -468,18 +468,7 @@ impl AdoptLoop {
             return Ok(());
         }
         let mut overdue_runs = self.strays.overdue_runs(&self.shared, lease.token).await?;
-        // A run that this node has sent under the present lease is in memory until the run ends. So these runs were not sent, even if they are
-        // marked.
-        let marked_runs: Vec<(RunId, i32)> =
-            overdue_runs.iter().filter(|run| run.marked_at.is_some()).map(|run| (run.id, run.attempt)).collect();
-        if !marked_runs.is_empty() {
-            self.shared.store.unmark(lease.token, &marked_runs).await?;
-            for run in &mut overdue_runs {
-                if run.marked_at.take().is_some() {
-                    (run.executor, run.executor_id) = (None, None);
-                }
-            }
-        }
+        remove_marks(&self.shared, lease.token, &mut overdue_runs).await?;
         self.shared.put(overdue_runs).await;
         Ok(())
     }

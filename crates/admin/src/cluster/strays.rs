@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use rondel_core::{Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
-use rondel_store::ledger::OpenPage;
+use rondel_store::ledger::{MarkToRemove, OpenPage};
 use rondel_store::{LeaseToken, StoreError};
 
+use crate::definitions::CompiledDefinitions;
+use crate::dispatch::ReadyRun;
 use crate::node::Shared;
 
 /// How overdue a run of this node must be before it counts as missing in memory.
@@ -132,6 +134,33 @@ impl Strays {
         running_runs.retain(|run| run.status == RunStatus::Running && is_own(run) && !run.is_root());
         Ok(running_runs)
     }
+}
+
+/// Removes the marks of strays. A run that this node has sent under the present lease is in memory until the run ends. So strays were not sent,
+/// even if they are marked. The shard of a broadcast remains meant for the executor that its row names.
+pub(super) async fn remove_marks(shared: &Shared, token: LeaseToken, strays: &mut [Run]) -> Result<(), StoreError> {
+    let marked_runs: Vec<&mut Run> = strays.iter_mut().filter(|run| run.marked_at.is_some()).collect();
+    if marked_runs.is_empty() {
+        return Ok(());
+    }
+    let keys: Vec<_> = marked_runs.iter().map(|run| (run.job, run.job_version)).collect();
+    let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;
+    let marks: Vec<MarkToRemove> = marked_runs.iter().map(|run| mark_to_remove(run, &definitions)).collect();
+    shared.store.unmark(token, &marks).await?;
+    for (run, mark) in marked_runs.into_iter().zip(&marks) {
+        (run.executor_id, run.marked_at) = (None, None);
+        if !mark.keeps_executor {
+            run.executor = None;
+        }
+    }
+    Ok(())
+}
+
+fn mark_to_remove(run: &Run, definitions: &CompiledDefinitions) -> MarkToRemove {
+    let definition = definitions.get(&(run.job, run.job_version)).cloned();
+    let ready = definition.map(|definition| ReadyRun::new(run.clone(), definition));
+    let keeps_executor = ready.is_some_and(|ready| ready.is_for_one_executor());
+    MarkToRemove { run: run.id, attempt: run.attempt, keeps_executor }
 }
 
 #[cfg(test)]

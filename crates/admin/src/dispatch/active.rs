@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::{ExecutorId, Reason, Timestamp};
-use rondel_store::ledger::RunAtExecutor;
+use rondel_store::ledger::{MarkToRemove, RunAtExecutor};
 
 use super::ready::ReadyRun;
 use crate::trace::DispatchSpan;
@@ -70,6 +70,14 @@ impl ActiveRun {
             executor: self.executor_name.clone(),
             at,
         }
+    }
+
+    /// The entry that removes the run's mark if the executor does not have the run. The shard of a broadcast remains meant for its executor.
+    pub(crate) fn mark_to_remove(&self) -> MarkToRemove {
+        let ReadyRun { run, .. } = &self.ready;
+        let is_meant_for_it = run.executor.as_deref() == Some(self.executor_name.as_str());
+        let keeps_executor = self.ready.is_for_one_executor() && is_meant_for_it;
+        MarkToRemove { run: run.id, attempt: run.attempt, keeps_executor }
     }
 
     /// Records the start of the handler. The first report counts, and no attempt begins before it is due.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rondel_core::spec::Delivery;
 use rondel_core::{ExecutorId, RunId, Timestamp};
+use rondel_store::ledger::MarkToRemove;
 
 use super::active::{ActiveRun, Phase};
 use super::decision::Decision;
@@ -28,6 +29,12 @@ pub(super) fn flush(d: &mut Decision<'_>) {
     }
     if !d.state.outbox.marks.is_empty() {
         let marks = std::mem::take(&mut d.state.outbox.marks);
+        for mark in &marks {
+            let active = d.state.runs.active(mark.run);
+            if active.is_some_and(|active| active.mark_to_remove().keeps_executor) {
+                d.state.pending_steps.shards_being_marked.insert((mark.run, mark.attempt));
+            }
+        }
         d.step(Step::Mark(marks));
     }
     for (executor, runs) in std::mem::take(&mut d.state.outbox.triggers) {
@@ -83,11 +90,13 @@ pub(super) fn on_marked(d: &mut Decision<'_>, asked_runs: &[(RunId, i32)], marke
     let marked_runs: BTreeSet<RunId> = marked_runs.iter().copied().collect();
     let (mut unwanted_marks, mut unmarked_runs) = (Vec::new(), Vec::new());
     for (run, attempt) in asked_runs {
+        let keeps_executor = d.state.pending_steps.shards_being_marked.remove(&(*run, *attempt));
         let is_marked_attempt =
             |active: &&mut ActiveRun| active.phase == Phase::Marking && active.ready.run.attempt == *attempt;
         let Some(active) = d.state.runs.active_mut(*run).filter(is_marked_attempt) else {
             // The run was dropped meanwhile. If it was marked, its mark is removed again.
-            unwanted_marks.extend(marked_runs.get(run).map(|run| (*run, *attempt)));
+            let mark = MarkToRemove { run: *run, attempt: *attempt, keeps_executor };
+            unwanted_marks.extend(marked_runs.contains(run).then_some(mark));
             continue;
         };
         let (executor, due_at) = (active.executor, active.ready.run.due_at);
@@ -120,7 +129,7 @@ pub(super) fn take_back_unsent(d: &mut Decision<'_>, runs: &[RunId]) {
         // send.
         let is_named = active.row_names_executor && !active.ready.is_for_one_executor();
         if active.ready.is_marked_first() || is_named {
-            marks_to_remove.push((*run, active.ready.run.attempt));
+            marks_to_remove.push(active.mark_to_remove());
         }
         active.ready.was_handed_back_by_named_executor |= is_named;
         // A server that is leaving does not retry a run that it gets back: the run goes to another server with its job.
@@ -141,10 +150,10 @@ pub(super) fn take_back_unsent(d: &mut Decision<'_>, runs: &[RunId]) {
 }
 
 /// Removes the marks of runs that are known not to have been received. A mark means that a run may have been sent.
-fn unmark(d: &mut Decision<'_>, runs: Vec<(RunId, i32)>) {
-    if !runs.is_empty() {
+fn unmark(d: &mut Decision<'_>, marks: Vec<MarkToRemove>) {
+    if !marks.is_empty() {
         d.state.pending_steps.unmarking_count += 1;
-        d.step(Step::Unmark(runs));
+        d.step(Step::Unmark(marks));
     }
 }
 
@@ -161,7 +170,7 @@ pub(super) fn drop_unsent_placed(d: &mut Decision<'_>) {
     for run in unsent_runs {
         let Some(active) = ends::remove_from_executor(d, run) else { continue };
         if active.phase == Phase::Placed && active.ready.is_marked_first() {
-            marks_to_remove.push((run, active.ready.run.attempt));
+            marks_to_remove.push(active.mark_to_remove());
         }
         d.forget_under_lease([(run, active.ready.token())]);
     }

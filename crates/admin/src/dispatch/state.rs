@@ -71,6 +71,8 @@ pub(crate) struct PendingSteps {
     pub(super) covered_runs: BTreeSet<RunId>,
     /// How many requests to remove marks are unanswered.
     pub(super) unmarking_count: usize,
+    /// Attempts of broadcasts' shards whose marks are being stored. If such a mark is not needed any more, the shard keeps its executor.
+    pub(super) shards_being_marked: BTreeSet<(RunId, i32)>,
     pub(super) is_looking_for_lost: bool,
 }
 
@@ -142,11 +144,14 @@ impl State {
         earliest
     }
 
-    /// Whether no executor has a run other than a pump's group, and no mark is being removed.
+    /// Whether no executor has a run other than a pump's group, and no mark is being removed. A shard's mark that is being stored may have to
+    /// be removed, and a row that is shelved with a mark loses its executor.
     pub(crate) fn is_drained(&self) -> bool {
         // Groups of pump jobs run without an end, so the drain does not wait for them: the next server takes them over.
         let must_end = |active: &ActiveRun| active.ready.definition.job.pump.is_none();
-        self.pending_steps.unmarking_count == 0 && !self.runs.active_runs().any(must_end)
+        let has_pending_marks =
+            self.pending_steps.unmarking_count > 0 || !self.pending_steps.shards_being_marked.is_empty();
+        !has_pending_marks && !self.runs.active_runs().any(must_end)
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use rondel_core::outcome::CancelRequest;
 use rondel_core::{ExecutorId, JobId, NodeId, Reason, Run, RunId};
 use rondel_store::LeaseToken;
-use rondel_store::ledger::{FenceRequest, LimitName, NotedWait, RelayedAnswer, RunAtExecutor};
+use rondel_store::ledger::{FenceRequest, LimitName, MarkToRemove, NotedWait, RelayedAnswer, RunAtExecutor};
 
 use super::ready::ReadyRun;
 
@@ -23,7 +23,7 @@ pub(crate) enum Step {
     /// Mark runs before they are sent: those for which [`ReadyRun::is_marked_first`] is true.
     Mark(Vec<RunAtExecutor>),
     /// Remove the marks of runs that were not received.
-    Unmark(Vec<(RunId, i32)>),
+    Unmark(Vec<MarkToRemove>),
     /// Note that the process of an executor has ended.
     NoteLeft(ExecutorId),
     /// Record the starts of the handlers whose runs take longer than about a second.

@@ -9,7 +9,7 @@ use rondel_core::{Run, RunId, RunStatus, Timestamp};
 
 use super::stats::roll_up;
 use super::{FAILED, claim, finish, finish_all, finish_one, finisher, job, join, next_id, read_run, run};
-use crate::ledger::{EndOutcome, RunQuery};
+use crate::ledger::{EndOutcome, MarkToRemove, RunQuery};
 use crate::{LeaseToken, Store};
 
 async fn broadcast(store: &dyn Store, token: LeaseToken) -> Run {
@@ -48,6 +48,11 @@ pub(super) async fn expanded_broadcast(store: &dyn Store, token: LeaseToken, tot
     (root, shards)
 }
 
+/// The mark of this attempt, which is removed together with the executor's name.
+pub(super) const fn mark_of(run: RunId, attempt: i32) -> MarkToRemove {
+    MarkToRemove { run, attempt, keeps_executor: false }
+}
+
 /// The number of shards of the first expansion stays, and a later expansion is refused.
 pub async fn a_broadcast_is_expanded_once(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
@@ -69,6 +74,32 @@ pub async fn a_broadcast_is_expanded_once(store: &dyn Store) {
     found.reverse();
     assert_eq!(found, won);
     assert!(!store.expand(token, root.id, &shards(&root, 5)).await.unwrap());
+    check_that_a_shard_stays_with_its_executor(store).await;
+}
+
+/// Checks that the row of a shard that has not been received keeps the executor that the shard is meant for, if the caller asks for that, also
+/// when the lease is released.
+async fn check_that_a_shard_stays_with_its_executor(store: &dyn Store) {
+    let token = join(store).await;
+    let (_, shards) = expanded_broadcast(store, token, 2).await;
+    let at_its_executor = |index: usize| super::dispatch::at_executor(&shards[index], &format!("executor-{index}"));
+    let runs_at_executors: Vec<_> = (0..shards.len()).map(at_its_executor).collect();
+    let keeps = MarkToRemove { keeps_executor: true, ..mark_of(shards[0].id, 1) };
+    for is_begun in [false, true] {
+        assert_eq!(store.mark(token, &runs_at_executors).await.unwrap().len(), 2);
+        if is_begun {
+            store.note_running(token, &runs_at_executors).await.unwrap();
+        }
+        store.unmark(token, &[keeps, mark_of(shards[1].id, 1)]).await.unwrap();
+        assert_eq!(read_run(store, shards[0].id).await, shards[0]);
+        assert_eq!(read_run(store, shards[1].id).await, Run { executor: None, ..shards[1].clone() });
+    }
+    assert_eq!(store.shelve(token, &[]).await.unwrap(), 2);
+    for (shard, executor) in [(&shards[0], Some("executor-0")), (&shards[1], None)] {
+        let shelved = read_run(store, shard.id).await;
+        assert_eq!((shelved.status, shelved.executor.as_deref()), (RunStatus::Waiting, executor));
+        assert_eq!((shelved.executor_id, shelved.marked_at), (None, None));
+    }
 }
 
 /// The verdict of a broadcast is the worst verdict of its shards, and its message counts the shards with that verdict. A shard that is

@@ -7,7 +7,7 @@ use rondel_core::outcome::{CancelRequest, Outcome};
 use rondel_core::reason::{ReasonDetail, WaitFor};
 use rondel_core::{ExecutorId, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp};
 
-use super::broadcasts::{expanded_broadcast, limited_broadcast};
+use super::broadcasts::{expanded_broadcast, limited_broadcast, mark_of};
 use super::edits::a_run_that_an_executor_had_is_not_dropped;
 use super::{DEFAULT, FAILED, claim, finish, finish_all, finish_one, job, join, next_id, pending_run, read_run, run};
 use crate::ledger::{
@@ -80,22 +80,22 @@ pub async fn marks_are_won_once(store: &dyn Store) {
     assert_eq!((marked.marked_at, marked.executor.as_deref()), (Some(first.due_at), Some("a")));
     assert_eq!((marked.executor_id, marked.status), (Some(ExecutorId::new(7)), RunStatus::Pending));
 
-    store.unmark(other, &[(first.id, 1)]).await.unwrap();
-    store.unmark(token, &[(first.id, 2)]).await.unwrap();
+    store.unmark(other, &[mark_of(first.id, 1)]).await.unwrap();
+    store.unmark(token, &[mark_of(first.id, 2)]).await.unwrap();
     assert!(read_run(store, first.id).await.marked_at.is_some());
-    store.unmark(token, &[(first.id, 1), (RunId::new(next_id()), 1)]).await.unwrap();
+    store.unmark(token, &[mark_of(first.id, 1), mark_of(RunId::new(next_id()), 1)]).await.unwrap();
     assert_eq!(read_run(store, first.id).await, first);
     assert_eq!(store.mark(token, &runs_at_executors).await.unwrap(), [first.id]);
     // The executor accepted the run, kept it in its queue, and returned it before it began.
     store.note_running(token, &runs_at_executors[..1]).await.unwrap();
     assert_eq!(read_run(store, first.id).await.status, RunStatus::Running);
-    store.unmark(token, &[(first.id, 1)]).await.unwrap();
+    store.unmark(token, &[mark_of(first.id, 1)]).await.unwrap();
     assert_eq!(read_run(store, first.id).await, first);
     // The same without a mark, as for an `at_least_once` job.
     store.note_running(token, &runs_at_executors[..1]).await.unwrap();
-    store.unmark(token, &[(first.id, 2)]).await.unwrap();
+    store.unmark(token, &[mark_of(first.id, 2)]).await.unwrap();
     assert_eq!(read_run(store, first.id).await.executor.as_deref(), Some("a"));
-    store.unmark(token, &[(first.id, 1)]).await.unwrap();
+    store.unmark(token, &[mark_of(first.id, 1)]).await.unwrap();
     assert_eq!(read_run(store, first.id).await, first);
 }
 
@@ -376,7 +376,7 @@ pub async fn unsent_runs_are_handed_over(store: &dyn Store) {
     let all: Vec<RunId> = rows.iter().map(|run| run.id).collect();
     assert_eq!(store.hand_over(token, &all, other.node).await.unwrap(), [], "it has a run in hand, and a mark");
     finish_all(store, &[finish(&rows[0], Outcome::Succeeded)]).await;
-    store.unmark(token, &[(rows[1].id, 1)]).await.unwrap();
+    store.unmark(token, &[mark_of(rows[1].id, 1)]).await.unwrap();
     assert_eq!(store.hand_over(token, &all, dead.node).await.unwrap(), []);
     assert_eq!(store.hand_over(other, &all, token.node).await.unwrap(), [], "they are not its own");
     assert_eq!(store.hand_over(token, &all[1..2], other.node).await.unwrap(), [], "the third would stay behind");

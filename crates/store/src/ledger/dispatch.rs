@@ -21,6 +21,15 @@ pub struct RunAtExecutor {
     pub at: Timestamp,
 }
 
+/// A run that was not received, or has not begun, and whose mark is therefore removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MarkToRemove {
+    pub run: RunId,
+    pub attempt: i32,
+    /// Whether the row continues to name its executor: true for the shard of a broadcast, which goes to that executor only.
+    pub keeps_executor: bool,
+}
+
 /// Where a run waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitPlace {
@@ -54,8 +63,9 @@ pub trait Dispatch {
     async fn mark(&self, token: LeaseToken, runs: &[RunAtExecutor]) -> Result<Vec<RunId>>;
 
     /// Removes the mark from runs that are known not to have been received, or not to have begun, and makes them pending. This includes
-    /// runs, marked or not, that were recorded as running while they waited at their executor.
-    async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()>;
+    /// runs, marked or not, that were recorded as running while they waited at their executor. Also removes the executor's name from the
+    /// rows, unless [`MarkToRemove::keeps_executor`] is true.
+    async fn unmark(&self, token: LeaseToken, marks: &[MarkToRemove]) -> Result<()>;
 
     /// Returns the claimed but unsent runs of a lease that is being released from `pending` to `waiting`, except the runs `in_hand`, which
     /// are at executors. Removes the marks of the returned runs, so that the next lease treats these runs as never sent. If such a run is

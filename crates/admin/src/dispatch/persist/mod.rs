@@ -79,8 +79,8 @@ impl StepLoop {
                 result.map(drop)
             }
             Step::NoteLeft(executor) => store.leave_sessions(executor).await,
-            Step::Unmark(runs) => {
-                let result = store.unmark(token, &runs).await;
+            Step::Unmark(marks) => {
+                let result = store.unmark(token, &marks).await;
                 self.notify(Event::Unmarked).await;
                 result
             }

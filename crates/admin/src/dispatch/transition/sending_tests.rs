@@ -153,6 +153,38 @@ fn a_server_is_drained_once_it_waits_for_nothing() {
     assert!(world.state.is_drained());
 }
 
+/// The row of a broadcast's shard names the executor that the shard is meant for, also after its mark has been removed: else the next server
+/// would send it to any executor. A shard of a fixed number is meant for none. A server that ends waits for the marks of broadcasts' shards.
+#[test]
+fn the_shard_of_a_broadcast_stays_with_its_executor_when_its_mark_is_removed() {
+    for (sharding, is_broadcast) in [(json!({"route": "broadcast"}), true), (json!({"shards": 2}), false)] {
+        let mut overrides = json!({"overlap": {"policy": "allow"}, "delivery": "at_most_once"});
+        for (key, value) in sharding.as_object().into_iter().flatten() {
+            overrides[key] = value.clone();
+        }
+        let mut shard = ready(1, &definition(&overrides));
+        (shard.run.parent, shard.run.shard_total) = (Some(run(9)), Some(2));
+        shard.run.executor = is_broadcast.then(|| "e1".to_owned());
+        let expected = if is_broadcast { "unmark 1, still for its executor" } else { "unmark 1" };
+        let mut world = world_with_executors(1);
+        world.arrive([shard.clone()]);
+        assert_eq!(world.at(1.0), ["mark 1"]);
+        world.on(mark_won(1));
+        assert_eq!(world.flush(), ["sent to 1: 1"]);
+        assert_eq!(world.reply(1, 1, 1, Reply::Refused(RefusedWhy::Full, None)), [expected]);
+
+        // The server ends before the database has answered about the mark, and has forgotten the shard by then.
+        let mut world = world_with_executors(1);
+        world.arrive([shard]);
+        assert_eq!(world.at(1.0), ["mark 1"]);
+        world.on(Event::Drain(Responder::new(|()| {}), Duration::from_secs(9)));
+        assert_eq!(world.state.is_drained(), !is_broadcast);
+        assert_eq!(world.described(mark_won(1)), [expected]);
+        world.on(Event::Unmarked);
+        assert!(world.state.is_drained());
+    }
+}
+
 /// A draining server does not resend a run that it gets back.
 #[test]
 fn a_server_that_leaves_releases_runs_that_it_gets_back() {

@@ -311,7 +311,11 @@ pub(super) fn describe(effect: &Effect) -> Option<String> {
         Effect::Store(Step::Mark(marks)) => {
             format!("mark {}", ids(&marks.iter().map(|mark| mark.run).collect::<Vec<_>>()))
         }
-        Effect::Store(Step::Unmark(runs)) => format!("unmark {}", pairs(runs)),
+        Effect::Store(Step::Unmark(marks)) => {
+            let runs = ids(&marks.iter().map(|mark| mark.run).collect::<Vec<_>>());
+            let keeps_executor = marks.iter().any(|mark| mark.keeps_executor);
+            if keeps_executor { format!("unmark {runs}, still for its executor") } else { format!("unmark {runs}") }
+        }
         Effect::Store(Step::CheckRows(runs)) => format!("look at {}", ids(runs)),
         Effect::Store(Step::Cover(runs)) => format!("ask to end {}", ids(runs)),
         Effect::Store(Step::CancelStray(runs)) => format!("cancel elsewhere {}", ids(runs)),

@@ -9,7 +9,7 @@ use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-use crate::ledger::{NotedWait, RunAtExecutor, WaitPlace};
+use crate::ledger::{MarkToRemove, NotedWait, RunAtExecutor, WaitPlace};
 use crate::mem::{MemStore, State, to_usize};
 use crate::settle::{clean_name, note_unsent};
 use crate::{Dispatch, LeaseToken, Result};
@@ -50,13 +50,16 @@ impl Dispatch for MemStore {
         Ok(marked_runs)
     }
 
-    async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()> {
+    async fn unmark(&self, token: LeaseToken, marks: &[MarkToRemove]) -> Result<()> {
         let mut state = self.state();
-        for (id, attempt) in runs {
+        for mark in marks {
             let may_be_held = |run: &&mut Run| matches!(run.status, RunStatus::Pending | RunStatus::Running);
-            let is_at_executor = |run: &&mut Run| run.attempt == *attempt && run.executor_id.is_some();
-            if let Some(run) = state.own_open_run(token, *id).filter(may_be_held).filter(is_at_executor) {
-                (run.executor, run.executor_id, run.marked_at) = (None, None, None);
+            let is_at_executor = |run: &&mut Run| run.attempt == mark.attempt && run.executor_id.is_some();
+            if let Some(run) = state.own_open_run(token, mark.run).filter(may_be_held).filter(is_at_executor) {
+                if !mark.keeps_executor {
+                    run.executor = None;
+                }
+                (run.executor_id, run.marked_at) = (None, None);
                 (run.status, run.started_at) = (RunStatus::Pending, None);
             }
         }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Run, RunId, RunStatus, Timestamp};
 
-use crate::ledger::{NotedWait, RunAtExecutor, WaitPlace};
+use crate::ledger::{MarkToRemove, NotedWait, RunAtExecutor, WaitPlace};
 use crate::settle::{clean_name, wait_of_unsent};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, noted_detail, run_columns};
@@ -51,6 +51,12 @@ const MARK_RUNS: Statement = Statement {
 const UNMARK_RUNS: Statement = Statement {
     name: "unmark_runs",
     text: "UPDATE run SET status = 'pending', started_at_ms = NULL, marked_at_ms = NULL, executor = NULL, executor_id = NULL \
+           WHERE id {in_list} AND {check}status IN ('pending', 'running'){end}",
+};
+/// Keeps the name of the executor that the shard of a broadcast is meant for.
+const UNMARK_SHARDS: Statement = Statement {
+    name: "unmark_shards",
+    text: "UPDATE run SET status = 'pending', started_at_ms = NULL, marked_at_ms = NULL, executor_id = NULL \
            WHERE id {in_list} AND {check}status IN ('pending', 'running'){end}",
 };
 /// Reads in the order of the index. In the order of ids, each page would require reading all pending runs.
@@ -139,9 +145,9 @@ impl Dispatch for SqlStore {
         })
     }
 
-    async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()> {
-        let attempts: HashMap<i64, i32> = runs.iter().map(|(run, attempt)| (run.get(), *attempt)).collect();
-        let mut ids: Vec<i64> = attempts.keys().copied().collect();
+    async fn unmark(&self, token: LeaseToken, marks: &[MarkToRemove]) -> Result<()> {
+        let marks_by_id: HashMap<i64, &MarkToRemove> = marks.iter().map(|mark| (mark.run.get(), mark)).collect();
+        let mut ids: Vec<i64> = marks_by_id.keys().copied().collect();
         ids.sort_unstable();
         if ids.is_empty() {
             return Ok(());
@@ -150,12 +156,18 @@ impl Dispatch for SqlStore {
             for chunk in ids.chunks(CHUNK_MAX) {
                 let mut locked_ids = Vec::with_capacity(chunk.len());
                 for (id, attempt, _) in tx.lock_own_open_runs(&LOCK_OWN_RUNS_IN_HAND, token, chunk).await? {
-                    if attempts.get(&id) == Some(&attempt) {
+                    if marks_by_id.get(&id).is_some_and(|mark| mark.attempt == attempt) {
                         locked_ids.push(id);
                     }
                 }
+                let keeps_executor = |id: &i64| marks_by_id.get(id).is_some_and(|mark| mark.keeps_executor);
+                let (shard_ids, run_ids): (Vec<i64>, Vec<i64>) = locked_ids.iter().copied().partition(keeps_executor);
+                for (statement, ids) in [(&UNMARK_RUNS, run_ids), (&UNMARK_SHARDS, shard_ids)] {
+                    if !ids.is_empty() {
+                        tx.execute_all(Query::new(statement).list(ids.iter().copied()), ids.len()).await?;
+                    }
+                }
                 if !locked_ids.is_empty() {
-                    tx.execute_all(Query::new(&UNMARK_RUNS).list(locked_ids.iter().copied()), locked_ids.len()).await?;
                     tx.write_open_rows(&locked_ids).await?;
                 }
             }
