@@ -112,7 +112,7 @@ macro_rules! delegate_store {
             use $crate::declarations::{DeclaredSetHeader, DeclaredSet};
             use $crate::ledger::{
                 Adoption, CancelOutcome, CancelElsewhere, DeadNode, DueJob, DueRange, FenceRequest, FoundRuns, ExecutorRunCount, HomeLoad, RunAtExecutor, JobAtHome, KeyedRun, LimitName,
-                MarkToRemove, MovedJobs, NotedWait, OpenPage, OrphanedJobs, RelayedAnswer, RunQuery, RunSearch, UnsentPlace, UnsentRun,
+                MarkToRemove, MovedJobs, NotedWait, OpenPage, OrphanedJobs, RelayedAnswer, RequestedShards, RunQuery, RunSearch, UnsentPlace, UnsentRun,
             };
             use $crate::logs::{ChunkSize, LogChunk, LogRange, RemovedLogs};
             use $crate::outbox::{FailureWebhook, OutboxItem, TakeOutbox};
@@ -209,7 +209,7 @@ macro_rules! delegate_store {
                 fn unsent_runs_of_job(token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Vec<Run>;
                 fn request_run(token: LeaseToken, run: Run) -> Run;
                 fn request_keyed_run(token: LeaseToken, run: Run, if_open: IfOpen, now: Timestamp) -> KeyedRun;
-                fn request_shards(token: LeaseToken, root: Run, shards: Vec<Run>) -> Vec<Run>;
+                fn request_shards(token: LeaseToken, root: Run, shards: Vec<Run>) -> RequestedShards;
             } also { $($own_claim)* });
             $crate::delegate_store!(@$wrapper, Dispatch {
                 fn take_waiting(token: LeaseToken, until: Timestamp, limit: u32) -> Vec<Run>;

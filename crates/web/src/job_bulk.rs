@@ -135,8 +135,10 @@ pub(crate) async fn select_named<Q>(call: &Call<Q>, names: &[String]) -> Result<
     } else {
         call.engine().store().jobs_named(call.namespace.id, &valid_names).await?
     };
-    let selected_names: Vec<String> =
-        jobs.into_iter().filter(|job| call.may_view(job.app)).map(|job| job.spec.name).collect();
+    let (visible_jobs, hidden_jobs): (Vec<JobRecord>, Vec<JobRecord>) =
+        jobs.into_iter().partition(|job| call.may_view(job.app));
+    call.note.mark_hidden(hidden_jobs.len(), visible_jobs.len());
+    let selected_names: Vec<String> = visible_jobs.into_iter().map(|job| job.spec.name).collect();
     let missing_jobs: BTreeSet<&String> = names.iter().filter(|name| !selected_names.contains(name)).collect();
     let missing_jobs = missing_jobs.into_iter().map(|name| JobProblem::new(name, &deleted_problem(name))).collect();
     Ok(SelectedJobs { names: selected_names, has_more: false, next_after: None, missing_jobs })
@@ -210,7 +212,8 @@ pub(crate) fn action_timeout<Q>(call: &Call<Q>) -> Duration {
 pub(crate) fn not_reached_problem() -> Problem {
     Problem::new(
         Code::TimedOut,
-        "the time for one request was over before its turn came; nothing was done, repeat the request",
+        "the time for one request was over before its turn came; nothing was done: send another request for it, with a \
+         new Idempotency-Key if it has one",
     )
 }
 
@@ -229,7 +232,8 @@ pub(crate) async fn within_timeout<Q, T>(
 pub(crate) fn unanswered_problem() -> Problem {
     Problem::new(
         Code::TimedOut,
-        "the database did not answer in time; the action may have taken effect: look before you repeat it",
+        "the database did not answer in time; the action may have taken effect: look before you repeat it, with a new \
+         Idempotency-Key if it has one",
     )
 }
 

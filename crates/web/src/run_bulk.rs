@@ -92,7 +92,10 @@ pub(crate) async fn select_runs<Q>(
             let has_more = ids.len() > BULK_RUN_COUNT_MAX;
             ids.truncate(BULK_RUN_COUNT_MAX);
             let mut runs = store.runs(&ids).await?;
-            runs.retain(|run| run.namespace == call.namespace.id && call.may_view(run.app));
+            runs.retain(|run| run.namespace == call.namespace.id);
+            let count = runs.len();
+            runs.retain(|run| call.may_view(run.app));
+            call.note.mark_hidden(count - runs.len(), runs.len());
             (runs, has_more, None)
         }
         RunSelection::Matching(mut search, after_id) => {

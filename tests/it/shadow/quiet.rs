@@ -116,6 +116,26 @@ async fn a_demotion_of_an_app_starts_no_job_that_was_stopped_there_before() {
     assert!(pair.xxl_job_state(1).0 && pair.xxl_job_state(2) == (false, 0), "{demoted:?}");
 }
 
+/// A user stopped the job in XXL-JOB after it was switched back.
+#[tokio::test]
+async fn a_repeated_demotion_starts_no_job_that_was_stopped_there_since() {
+    let Some(pair) = Pair::start().await else { return };
+    let active = json!({"schedule": {"cron": "0 0 3 * * ?"}, "mode": "active"});
+    create(&pair.server, &[shadow(1, &active)]).await;
+    pair.old.add(1..=1, 0, 0);
+    let demoted = pair.switch("demote", &["job-1"], &["--yes"]).await;
+    demoted.check("job-1", "xxl-job", "runs in XXL-JOB from");
+    assert!(pair.xxl_job_state(1).0 && pair.job("job-1").await["mode_from"].is_string(), "{demoted:?}");
+    // XXL-JOB resets the instants of a job when a user stops it.
+    pair.old.sql("UPDATE xxl_job_info SET trigger_status = 0, trigger_next_time = 0 WHERE id = 1");
+    let planned = pair.switch("demote", &[], &["--app", "work"]).await;
+    planned.check("job-1", "nowhere", "would stay stopped in XXL-JOB");
+    let again = pair.switch("demote", &[], &["--app", "work", "--yes"]).await;
+    assert_eq!(again.0.code, Some(0), "{again:?}");
+    again.check("job-1", "nowhere", "stays stopped in XXL-JOB");
+    assert_eq!(pair.xxl_job_state(1), (false, 0), "{again:?}");
+}
+
 /// With and without --yes, the command names the missing right and changes nothing.
 #[tokio::test]
 async fn an_account_that_may_only_read_switches_nothing() {

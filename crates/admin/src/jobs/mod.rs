@@ -124,13 +124,13 @@ pub async fn create(
     match store_once(|| node.store().create_job(new_job.clone())).await? {
         JobCreated::Saved(record) => {
             node.poke_scan();
-            Ok(catch_up_new(node, *record).await)
+            Ok(catch_up_with_calendar(node, *record).await)
         }
         JobCreated::NameTaken => match node.store().job(namespace, &new_job.spec.name).await? {
             // An earlier try of this call created the job, but the answer to that try was lost.
             Some(record) if record.id == new_job.id => {
                 node.poke_scan();
-                Ok(catch_up_new(node, record).await)
+                Ok(catch_up_with_calendar(node, record).await)
             }
             Some(_) | None => Err(JobError::NameTaken),
         },
@@ -254,7 +254,7 @@ async fn change_definition(
     spec.replace_past_instants(checks::instant_after(checked_at), Some(&record.spec));
     let definition = checks::check(node, record.namespace, spec, checked_at, Some(&record.spec)).await?;
     let saved_record = save(node, record, definition, expected_version, choice_and_author).await?;
-    catch_up_with_calendar(node, saved_record).await
+    Ok(catch_up_with_calendar(node, saved_record).await)
 }
 
 /// Moves a job to the newest version of its calendar, which the caller has read, without any other change.
@@ -328,17 +328,16 @@ fn queued_drops<'a>(node: &Node, queued_policy: Option<QueuedRunsPolicy>, author
     QueuedDrops { choice: queued_policy, by: author, limit: node.shared().config.end_queued_max }
 }
 
-/// Calls [`catch_up_with_calendar`] for a job that was just created. An error would make the caller create the job again, so the job stays as it
-/// is stored: the loop that follows calendars moves it later.
-async fn catch_up_new(node: &Node, record: JobRecord) -> JobRecord {
-    Box::pin(catch_up_with_calendar(node, record.clone())).await.unwrap_or_else(|error| {
-        tracing::warn!(job = record.spec.name, error = %chain(&error), "a new job may have an older version of its calendar for now");
+/// Moves a saved job to the newest version of its calendar, if the calendar was saved concurrently and that save did not see the job. An error
+/// would make the caller save the job again, so the job then stays as it is stored: the loop that follows calendars moves it later.
+async fn catch_up_with_calendar(node: &Node, record: JobRecord) -> JobRecord {
+    Box::pin(try_catch_up_with_calendar(node, record.clone())).await.unwrap_or_else(|error| {
+        tracing::warn!(job = record.spec.name, error = %chain(&error), "a saved job may have an older version of its calendar for now");
         record
     })
 }
 
-/// Moves a saved job to the newest version of its calendar, if the calendar was saved concurrently and that save did not see the job.
-async fn catch_up_with_calendar(node: &Node, record: JobRecord) -> Result<JobRecord, JobError> {
+async fn try_catch_up_with_calendar(node: &Node, record: JobRecord) -> Result<JobRecord, JobError> {
     let (Some(pin), Some(calendar_use)) = (record.calendar, &record.spec.calendar) else { return Ok(record) };
     let newest_calendar = find_calendar(node, record.namespace, &calendar_use.name).await?;
     if newest_calendar.as_ref().is_none_or(|(newest, _)| *newest == pin) {

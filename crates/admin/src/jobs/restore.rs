@@ -23,7 +23,7 @@ pub async fn restore(
     let definition = checks::check(node, record.namespace, spec, node.now(), Some(&record.spec)).await?;
     let definition = CheckedDefinition { is_restored: true, ..definition };
     let saved_record = save(node, record, definition, expected_version, (None, author)).await?;
-    let saved_record = catch_up_with_calendar(node, saved_record).await?;
+    let saved_record = catch_up_with_calendar(node, saved_record).await;
     settle_if_paused(node, record, &saved_record, author).await?;
     Ok(saved_record)
 }

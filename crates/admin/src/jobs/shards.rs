@@ -4,7 +4,7 @@ use rondel_core::run::{ROOT_SHARD, RunJob};
 use rondel_core::{JobSpec, Reason, Route, Run, RunId, RunStatus};
 use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
-use rondel_store::ledger::RunQuery;
+use rondel_store::ledger::{RequestedShards, RunQuery};
 
 use super::RunRequest;
 use super::requests::acknowledge_repeated_run;
@@ -44,6 +44,9 @@ pub enum ShardsError {
     /// No shard failed.
     #[error("each of its shards succeeded")]
     NoneFailed,
+    /// An open run of the job has the key of the run.
+    #[error("run {} has the key and has not ended", .0.id)]
+    KeyInUse(Box<Run>),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -76,7 +79,8 @@ async fn unsuccessful_shards(node: &Node, fire_run: &Run) -> Result<Vec<Run>, St
 }
 
 /// Creates a fire of the shards that did not succeed, with the same indexes and total; shards of a broadcast go to the executors that had
-/// them. The whole run and its shards are stored together, so that no other server can divide the fire into shards in between.
+/// them. The whole run and its shards are stored together, so that no other server can divide the fire into shards in between. The new fire
+/// gets the key of the request, and never replaces an open run that has it.
 ///
 /// # Errors
 /// [`ShardsError`].
@@ -113,7 +117,10 @@ pub async fn request_failed_shards(
         node.store().note_trace(new_fire.id, trace).await?;
     }
     let store = || node.store().request_shards(node.token(), new_fire.clone(), shards.clone());
-    let mut rows = store_once(store).await?;
+    let mut rows = match store_once(store).await? {
+        RequestedShards::Created(rows) => rows,
+        RequestedShards::KeyInUse(open_run) => return Err(ShardsError::KeyInUse(open_run)),
+    };
     let new_fire = if rows.is_empty() { new_fire } else { rows.remove(0) };
     node.try_put_own(rows);
     acknowledge_repeated_run(node, &new_fire).await;
@@ -145,6 +152,7 @@ fn rows_of_repetition(
         cause: id,
         params: request.params.clone().map(super::RunParams::into_text),
         only_executor: request.executor.clone(),
+        trigger_key: request.key.as_ref().map(|(name, _)| name.clone()),
         ..Run::new(RunId::new(id), run_job, now, request.trigger, (token.node, token.epoch))
     };
     let count = i32::try_from(failed_shards.len()).unwrap_or(i32::MAX);

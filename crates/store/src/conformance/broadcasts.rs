@@ -9,7 +9,7 @@ use rondel_core::{Run, RunId, RunStatus, Timestamp};
 
 use super::stats::roll_up;
 use super::{FAILED, claim, finish, finish_all, finish_one, finisher, job, join, next_id, read_run, run};
-use crate::ledger::{EndOutcome, MarkToRemove, RunQuery};
+use crate::ledger::{EndOutcome, MarkToRemove, RequestedShards, RunQuery};
 use crate::{LeaseToken, Store};
 
 async fn broadcast(store: &dyn Store, token: LeaseToken) -> Run {
@@ -51,6 +51,14 @@ pub(super) async fn expanded_broadcast(store: &dyn Store, token: LeaseToken, tot
 /// The mark of this attempt, which is removed together with the executor's name.
 pub(super) const fn mark_of(run: RunId, attempt: i32) -> MarkToRemove {
     MarkToRemove { run, attempt, keeps_executor: false }
+}
+
+#[track_caller]
+pub(super) fn expect_shards(requested: RequestedShards) -> Vec<Run> {
+    match requested {
+        RequestedShards::Created(rows) => rows,
+        RequestedShards::KeyInUse(open_run) => unreachable!("an open run has the key: {open_run:?}"),
+    }
 }
 
 /// The number of shards of the first expansion stays, and a later expansion is refused.
@@ -217,13 +225,14 @@ pub async fn a_fire_may_be_of_some_shards(store: &dyn Store) {
     };
     let rerun_of = |shard: &Run| Run { id: RunId::new(next_id()), cause: id.get(), parent: Some(id), ..shard.clone() };
     let wanted = vec![rerun_of(&shards[1]), rerun_of(&shards[4])];
-    let rows = store.request_shards(other, again.clone(), wanted.clone()).await.unwrap();
+    let rows = expect_shards(store.request_shards(other, again.clone(), wanted.clone()).await.unwrap());
     assert_eq!(rows.iter().map(|row| row.id).collect::<Vec<_>>(), [id, wanted[0].id, wanted[1].id]);
     for (row, asked) in rows.iter().zip([&again, &wanted[0], &wanted[1]]) {
         assert_eq!(*row, Run { node: token.node, node_epoch: token.epoch, ..asked.clone() }, "the home owns it");
         assert_eq!(read_run(store, row.id).await, *row);
     }
-    assert_eq!(store.request_shards(other, again, wanted.clone()).await.unwrap(), rows, "once more changes nothing");
+    let repeated_rows = expect_shards(store.request_shards(other, again, wanted.clone()).await.unwrap());
+    assert_eq!(repeated_rows, rows, "once more changes nothing");
     finish_all(store, &[finish(&rows[1], Outcome::Succeeded)]).await;
     assert_eq!((read_run(store, id).await.open_shards, read_run(store, root.id).await.open_shards), (Some(1), Some(5)));
     finish_all(store, &[finish(&rows[2], FAILED)]).await;

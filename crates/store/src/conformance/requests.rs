@@ -7,10 +7,10 @@ use rondel_core::request::IfOpen;
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::{IdGen, Reason, Run, RunId, RunStatus, Timestamp};
 
-use super::broadcasts::shards;
+use super::broadcasts::{expect_shards, shards};
 use super::{FAILED, finish, finish_all, job, join, next_id, open_stream, read_run, requested_run};
 use crate::catalog::JobRecord;
-use crate::ledger::KeyedRun;
+use crate::ledger::{KeyedRun, RequestedShards};
 use crate::{LeaseToken, Store};
 
 /// The executor that a caller named is kept with the run, through a retry and an adoption, and in the run's shards.
@@ -48,7 +48,7 @@ pub async fn a_run_keeps_the_executor_that_its_caller_named(store: &dyn Store) {
     });
     let shard =
         Run { id: RunId::new(next_id()), shard_index: 0, parent: Some(cut.id), open_shards: None, ..cut.clone() };
-    let rows = store.request_shards(dead, cut, vec![shard]).await.unwrap();
+    let rows = expect_shards(store.request_shards(dead, cut, vec![shard]).await.unwrap());
     for row in &rows {
         assert_eq!(read_run(store, row.id).await.only_executor, only);
     }
@@ -122,6 +122,53 @@ pub async fn a_key_is_held_by_one_open_run(store: &dyn Store) {
     assert_eq!(earlier.cancel_reason, Some(Reason::Covered), "it is asked to end");
     let holder = ask(&keyed_run(&one, a, now, "Order"), IfOpen::Keep).await;
     assert!(matches!(holder, KeyedRun::Open(open) if open.id == third.id));
+    Box::pin(a_fire_of_some_shards_has_its_key(store, (a, b), &one)).await;
+}
+
+/// A fire that is stored with its shards does not run beside an open run with its key, and gets the key otherwise.
+async fn a_fire_of_some_shards_has_its_key(store: &dyn Store, (a, b): (LeaseToken, LeaseToken), job: &JobRecord) {
+    let now = store.now().await.unwrap();
+    let fire = || {
+        let whole = Run {
+            shard_index: ROOT_SHARD,
+            shard_total: Some(1),
+            open_shards: Some(1),
+            status: RunStatus::Running,
+            started_at: Some(now),
+            ..keyed_run(job, a, now, "part")
+        };
+        let shard = shards(&whole, 1).remove(0);
+        let shard = Run { status: RunStatus::Pending, started_at: None, open_shards: None, ..shard };
+        (whole, shard)
+    };
+    let ask = async |token: LeaseToken, (whole, shard): &(Run, Run)| {
+        store.request_shards(token, whole.clone(), vec![shard.clone()]).await.unwrap()
+    };
+    let earlier = keyed_run(job, a, now, "part");
+    let made = store.request_keyed_run(a, earlier.clone(), IfOpen::Refuse, now).await.unwrap();
+    assert!(matches!(made, KeyedRun::Created(_)));
+    let refused = fire();
+    let requested = ask(b, &refused).await;
+    assert!(matches!(&requested, RequestedShards::KeyInUse(open) if open.id == earlier.id), "{requested:?}");
+    assert_eq!(store.runs(&[refused.0.id, refused.1.id]).await.unwrap(), [], "nothing is stored");
+    finish_all(store, &[finish(&earlier, FAILED)]).await;
+
+    let (of_a, of_b) = (fire(), fire());
+    let (made_a, made_b) = tokio::join!(ask(a, &of_a), ask(b, &of_b));
+    let (rows, open) = match (made_a, made_b) {
+        (RequestedShards::Created(rows), RequestedShards::KeyInUse(open))
+        | (RequestedShards::KeyInUse(open), RequestedShards::Created(rows)) => (rows, open),
+        both => unreachable!("one of both has the key: {both:?}"),
+    };
+    assert_eq!((open.id, read_run(store, rows[0].id).await.trigger_key.as_deref()), (rows[0].id, Some("part")));
+    let later = keyed_run(job, a, now, "part");
+    let made = store.request_keyed_run(a, later.clone(), IfOpen::Refuse, now).await.unwrap();
+    assert!(matches!(made, KeyedRun::Open(open) if open.id == rows[0].id), "the fire has the key");
+    let again = (rows[0].clone(), rows[1].clone());
+    assert_eq!(expect_shards(ask(b, &again).await), rows, "the same fire: the answer was lost");
+    finish_all(store, &[finish(&rows[1], Outcome::Succeeded)]).await;
+    let made = store.request_keyed_run(a, later, IfOpen::Refuse, now).await.unwrap();
+    assert!(matches!(made, KeyedRun::Created(_)), "the fire has ended");
 }
 
 /// The key is removed with its run.

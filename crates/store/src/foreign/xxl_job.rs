@@ -213,7 +213,7 @@ impl XxlDatabase {
     }
 
     /// Marks stopped jobs without a next instant as switched over to Rondel. The mark is an instant in the job's row: a stopped job has one
-    /// only if it was switched over. XXL-JOB resets the instant when it starts or stops the job.
+    /// only if it was switched over, or if a demotion was about to start it. XXL-JOB resets the instant when it starts or stops the job.
     ///
     /// # Errors
     /// [`ForeignError::Database`].

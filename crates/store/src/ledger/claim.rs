@@ -99,6 +99,15 @@ pub enum KeyedRun {
     Open(Run),
 }
 
+/// Outcome of a request for a fire that is already split into shards.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RequestedShards {
+    /// The rows as they are stored, the root run first. The root run has its key, if it has one.
+    Created(Vec<Run>),
+    /// This open run has the key of the root run: nothing is stored.
+    KeyInUse(Box<Run>),
+}
+
 /// A position in the list of a job's runs, which is sorted by planned instant, cause and shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnsentPlace {
@@ -169,6 +178,7 @@ pub trait Claim {
     -> Result<KeyedRun>;
 
     /// Inserts a fire that is already split into shards, all rows or none: the root run, with its count of shards, and the shards. The
-    /// owner is the same as in [`request_run`](Self::request_run). Returns the rows as they are stored, the root run first.
-    async fn request_shards(&self, token: LeaseToken, root: Run, shards: Vec<Run>) -> Result<Vec<Run>>;
+    /// owner is the same as in [`request_run`](Self::request_run). A root run with a [key](Run::trigger_key) gets this key, unless an open
+    /// run of the job has it; that is decided like in [`request_keyed_run`](Self::request_keyed_run).
+    async fn request_shards(&self, token: LeaseToken, root: Run, shards: Vec<Run>) -> Result<RequestedShards>;
 }

@@ -13,7 +13,7 @@ mod search;
 
 pub use self::adopt::{Adopt, Adopted, Adoption, DeadNode, OrphanedJob, OrphanedJobs};
 pub use self::cancel::{Cancel, CancelElsewhere, CancelOutcome};
-pub use self::claim::{Claim, ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, UnsentPlace};
+pub use self::claim::{Claim, ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, RequestedShards, UnsentPlace};
 pub use self::dispatch::{Dispatch, MarkToRemove, NotedWait, RunAtExecutor, WaitPlace};
 pub use self::finish::{AttemptEnd, EndOutcome, Ends, Finish, Finisher};
 pub use self::limits::{LimitName, Limits};

@@ -199,6 +199,7 @@ pub(crate) async fn retry_failed_shards<Q>(
     request: RunRequest,
 ) -> Result<Run, Problem> {
     jobs::request_failed_shards(call.engine(), job_and_run, request).await.map_err(|error| match error {
+        ShardsError::KeyInUse(open_run) => JobError::KeyInUse(open_run).into(),
         ShardsError::Store(error) => error.into(),
         error => refuse_value("/only", error.to_string()),
     })

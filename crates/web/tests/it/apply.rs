@@ -1,9 +1,14 @@
 //! Lists of jobs: applying and exporting them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use axum::body::Body;
+use rondel_store::{MemStore, Result, Store, StoreError};
+use rondel_web::WebConfig;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Server};
+use crate::harness::{Answer, Server, clock};
 
 fn job(name: &str, mut change: Value) -> Value {
     let mut job = json!({"name": name, "app": "x", "handler": "h"});
@@ -212,4 +217,52 @@ async fn progress_comes_line_by_line() {
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 4, "{text}");
     assert_eq!(lines[3]["summary"]["created"], 3);
+}
+
+/// A store in which the first read of a calendar after each save of jobs fails.
+#[derive(Debug)]
+struct LostCalendarStore {
+    inner: MemStore,
+    has_saved: AtomicBool,
+}
+
+impl LostCalendarStore {
+    fn inner(&self) -> &MemStore {
+        &self.inner
+    }
+
+    async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        if name == "calendar" && self.has_saved.swap(false, Ordering::SeqCst) {
+            return Err(StoreError::no_answer(name));
+        }
+        let result = effect.await;
+        if matches!(name, "create_job" | "create_jobs" | "change_job") {
+            self.has_saved.store(true, Ordering::SeqCst);
+        }
+        result
+    }
+}
+
+rondel_store::delegate_store!(LostCalendarStore);
+
+/// A caller who reads that a saved job failed would save it again.
+#[tokio::test]
+async fn a_saved_job_whose_calendar_cannot_be_read_again_is_reported_as_saved() {
+    let store = LostCalendarStore { inner: MemStore::new(Arc::new(clock)), has_saved: AtomicBool::new(false) };
+    let store = Arc::new(store);
+    let server = Server::start_on(Arc::clone(&store) as Arc<dyn Store>, WebConfig::default()).await;
+    let calendar = json!({"rule": {"weekdays": ["tue"]}});
+    server.with_body("PUT", "/api/v1/calendars/c", calendar).await.expect(201);
+    let planned = |hour: u32| {
+        let schedule = json!({"cron": format!("0 0 {hour} * * ?")});
+        job("a", json!({"schedule": schedule, "calendar": {"name": "c", "rule": "only"}}))
+    };
+    let was_read_again = || !store.has_saved.load(Ordering::SeqCst);
+    check(&apply(&server, "", json!([planned(1)])).await.expect(200), &[("a", "created")]);
+    assert!(was_read_again());
+    check(&apply(&server, "", json!([planned(2)])).await.expect(200), &[("a", "changed")]);
+    assert!(was_read_again());
+    let changed = server.with_body("PUT", "/api/v1/jobs/a", planned(3)).await.expect(200);
+    assert!(was_read_again());
+    assert_eq!(changed["version"], 3, "{changed}");
 }

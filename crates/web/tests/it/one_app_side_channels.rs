@@ -97,6 +97,37 @@ async fn a_retry_of_many_runs_is_recorded_although_the_job_of_one_moved_away() {
     assert_eq!(newest_entry().await, (json!("failed"), json!(1)));
 }
 
+/// The answer does not reveal that a hidden job or run exists, but the audit log has the refusal, as after a request for that one only.
+#[tokio::test]
+async fn actions_on_many_hidden_jobs_or_runs_are_recorded_as_refusals() {
+    let server = Server::start().await;
+    let scoped = ScopedCaller::new(&server, "operator").await;
+    job(&server, "hidden", "theirs", json!({})).await;
+    job(&server, "own", "mine", json!({})).await;
+    let (hidden_run, own_run) = (server.trigger("hidden").await.to_string(), server.trigger("own").await.to_string());
+    let newest_verdict = async |action: &str| {
+        let entries = server.get(&format!("/api/v1/audit?action={action}&limit=1")).await.expect(200);
+        entries["items"][0]["verdict"].clone()
+    };
+    let cases =
+        [(json!(["hidden", "nosuch"]), "denied"), (json!(["nosuch"]), "failed"), (json!(["hidden", "own"]), "allowed")];
+    for (names, verdict) in cases {
+        let pause = json!({"action": "pause", "names": names});
+        scoped.ask("POST", "/api/v1/jobs:bulk", pause).await.expect(200);
+        assert_eq!(newest_verdict("job.bulk").await, verdict, "{names}");
+    }
+    for (ids, verdict) in [(json!([hidden_run]), "denied"), (json!([hidden_run, own_run]), "allowed")] {
+        let cancel = json!({"action": "cancel", "ids": ids});
+        scoped.ask("POST", "/api/v1/runs:bulk", cancel).await.expect(200);
+        assert_eq!(newest_verdict("run.bulk").await, verdict, "{ids}");
+    }
+    let visitor = scoped.visitor().await;
+    visitor.post("/jobs:bulk", "do=pause&job=hidden&expected=1").await;
+    assert_eq!(newest_verdict("job.bulk").await, "denied");
+    visitor.post("/runs:bulk", &format!("do=cancel&run={hidden_run}&expected=1")).await;
+    assert_eq!(newest_verdict("run.bulk").await, "denied");
+}
+
 #[tokio::test]
 async fn the_picker_of_roles_offers_no_app_that_the_caller_does_not_see() {
     let server = Server::start().await;

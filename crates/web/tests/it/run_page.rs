@@ -219,6 +219,39 @@ async fn failed_shards_do_not_run_again_under_other_names() {
     }
 }
 
+/// A retry of the failed shards does not run beside an open run with the key of the fire, and gets the key otherwise.
+#[tokio::test]
+async fn failed_shards_run_again_with_the_key_of_their_run() {
+    let server = Server::start().await;
+    let job = json!({"name": "a", "app": "app", "handler": "handler", "shards": 2});
+    server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
+    let send = async |path: &str, body: serde_json::Value| {
+        // Otherwise the id of the new run could be one that `shards_of` has given to a shard.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        server.with_body("POST", path, body).await
+    };
+    let trigger = async || send("/api/v1/jobs/a/runs", json!({"key": "order-1"})).await;
+    let id_of = |run: &serde_json::Value| -> RunId { run["id"].as_str().unwrap().parse().unwrap() };
+    let whole = id_of(&trigger().await.expect(201));
+    for (shard, outcome) in shards_of(&server, whole, 2).await.into_iter().zip([FAILED, Outcome::Succeeded]) {
+        server.finish(shard, outcome).await;
+    }
+    let second = id_of(&trigger().await.expect(201));
+    let path = format!("/api/v1/runs/{whole}/retry");
+    let retry = async || send(&path, json!({"only": "failed"})).await;
+    let refusal = retry().await.expect(409);
+    assert_eq!(refusal["code"], "trigger_key_in_use");
+    assert!(refusal["detail"].as_str().unwrap().contains(&second.to_string()), "{refusal}");
+    for shard in shards_of(&server, second, 2).await {
+        server.finish(shard, Outcome::Succeeded).await;
+    }
+    let again = retry().await.expect(201);
+    assert_eq!(again["key"], "order-1");
+    assert_eq!(trigger().await.expect(409)["code"], "trigger_key_in_use");
+    server.finish(again["shards"][0]["id"].as_str().unwrap().parse().unwrap(), Outcome::Succeeded).await;
+    trigger().await.expect(201);
+}
+
 /// Stores the shards of a broadcast like the dispatcher does.
 async fn shards_of(server: &Server, whole: RunId, total: i32) -> Vec<RunId> {
     let store = server.engine.store();

@@ -139,7 +139,7 @@ impl Saving {
                 let choice_and_author = (None, self.author.as_str());
                 let saved_record =
                     jobs::save(&self.node, &record, definition, Some(record.version), choice_and_author).await?;
-                Ok(Some(jobs::catch_up_with_calendar(&self.node, saved_record).await?))
+                Ok(Some(jobs::catch_up_with_calendar(&self.node, saved_record).await))
             }
             PlannedEdit::Remove(record) => {
                 let choice_and_author = (None, &*self.author);
@@ -166,7 +166,7 @@ impl Saving {
         let mut saved_jobs = Vec::with_capacity(planned_jobs.len());
         for (planned_job, created) in planned_jobs.into_iter().zip(answers) {
             let result = match created {
-                Ok(record) => jobs::catch_up_with_calendar(&self.node, record).await.map(Some),
+                Ok(record) => Ok(Some(jobs::catch_up_with_calendar(&self.node, record).await)),
                 Err(error) => Err(error),
             };
             saved_jobs.push(SavedJob { planned: planned_job, result });

@@ -33,8 +33,8 @@ const START_COUNT_MAX: usize = 5;
 /// Maximum number of requests for the first fire.
 const READ_COUNT_MAX: usize = 3;
 const RETRY_DELAY: Duration = Duration::from_millis(300);
-/// The result for a job that was stopped in XXL-JOB and was never switched over.
-const STAYS_STOPPED: &str = "was never switched over, and stays stopped in XXL-JOB: start it there if it is to run";
+/// The result for a job in shadow mode that a user stopped in XXL-JOB.
+const STAYS_STOPPED: &str = "does not run here, and stays stopped in XXL-JOB: start it there if it is to run";
 
 /// A job that Rondel stops running at the seam.
 struct StoppedJob<'a> {
@@ -67,6 +67,11 @@ pub(super) async fn demote(
     }
     while !open_jobs.is_empty() && obstacle.is_none() {
         let batch: Vec<&Job> = open_jobs.drain(..pace.batch_len().min(open_jobs.len())).collect();
+        obstacle = mark(database, &batch).await;
+        if obstacle.is_some() {
+            open_jobs.extend(batch);
+            break;
+        }
         let start = Instant::now();
         let seam_lead = SEAM_LEAD + pace.allowance();
         let stop_results = join_all(batch.iter().map(|job| stop_in_rondel(switch, job, seam_lead))).await;
@@ -98,6 +103,13 @@ async fn why_not_writable(database: &mut XxlDatabase, numbers: &[i64]) -> Option
         return None;
     }
     database.xxl_may_write(numbers).await.err().map(|error| chain_in_one_line(&error))
+}
+
+/// Marks the rows of active jobs that are stopped in XXL-JOB, unless a promotion has marked them. If the command dies before it starts such a
+/// job there, the mark distinguishes it from a job that a user stopped. If the database cannot be changed, returns the reason.
+async fn mark(database: &mut XxlDatabase, batch: &[&Job]) -> Option<String> {
+    let numbers: Vec<i64> = batch.iter().filter(|job| !job.is_shadow).map(|job| job.number).collect();
+    database.xxl_mark(&numbers, clock::now().as_millis()).await.err().map(|error| chain_in_one_line(&error))
 }
 
 /// Puts a job in shadow mode: from the seam on, Rondel no longer runs it.

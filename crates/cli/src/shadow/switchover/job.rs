@@ -88,11 +88,11 @@ pub(super) struct Switchover<'a> {
 }
 
 impl Switchover<'_> {
-    /// Whether a user, and no command, stopped the job in XXL-JOB: its row there has no mark of a promotion, and the job has
-    /// not been demoted at a seam.
+    /// Whether a user, and no command, stopped the job in XXL-JOB: its row there has no mark. Both commands mark the row of a job before it
+    /// can be stopped on both sides, and XXL-JOB removes the mark when it starts or stops the job.
     pub(super) fn was_stopped_in_xxl_job(&self, job: &Job) -> bool {
         let is_stopped = |status: &JobStatus| !status.is_running && status.next_ms == 0;
-        job.is_shadow && job.mode_from.is_none() && self.xxl_status.get(&job.number).is_some_and(is_stopped)
+        job.is_shadow && self.xxl_status.get(&job.number).is_some_and(is_stopped)
     }
 
     /// Where a job runs before the command changes anything.

@@ -180,7 +180,7 @@ fn plan_outcomes(direction: Direction, switch: &Switchover<'_>, refusals: &BTree
             }
             (None, Direction::Demote) if is_running => "runs in XXL-JOB: would run there only".to_owned(),
             (None, Direction::Demote) if switch.was_stopped_in_xxl_job(job) => {
-                "was never switched over, and would stay stopped in XXL-JOB".to_owned()
+                "does not run here, and would stay stopped in XXL-JOB".to_owned()
             }
             (None, Direction::Demote) => {
                 "does not run in XXL-JOB: would be started there, and run there only".to_owned()

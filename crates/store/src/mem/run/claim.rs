@@ -10,7 +10,7 @@ use rondel_core::{JobId, NodeId, Run, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use super::cancel::ask_to_cancel;
-use crate::ledger::{ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, UnsentPlace, merge_by_instant};
+use crate::ledger::{ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, RequestedShards, UnsentPlace, merge_by_instant};
 use crate::mem::{DueRow, MemStore, State, StoredNode, key, to_usize};
 use crate::{Claim, LeaseToken, Result};
 
@@ -133,7 +133,7 @@ impl Claim for MemStore {
         let owner = state.owner_of_new_run(token, &run);
         let run = Run { node: owner.node, node_epoch: owner.epoch, ..run };
         let job_and_key = (run.job, run.trigger_key.clone().unwrap_or_default());
-        let holder = state.trigger_keys.get(&job_and_key).and_then(|id| state.runs.get(id)).cloned();
+        let holder = state.key_holder(&job_and_key).cloned();
         let mut replaced_run = None;
         match holder {
             Some(stored_run) if stored_run.id == run.id => return Ok(KeyedRun::Created(stored_run)),
@@ -157,15 +157,23 @@ impl Claim for MemStore {
         })
     }
 
-    async fn request_shards(&self, token: LeaseToken, root: Run, shards: Vec<Run>) -> Result<Vec<Run>> {
+    async fn request_shards(&self, token: LeaseToken, root: Run, shards: Vec<Run>) -> Result<RequestedShards> {
         let mut state = self.state();
         let owner = state.owner_of_new_run(token, &root);
+        if let Some(name) = root.trigger_key.clone() {
+            let job_and_key = (root.job, name);
+            let holder = state.key_holder(&job_and_key);
+            if let Some(open_run) = holder.filter(|holder| holder.id != root.id && !holder.status.is_terminal()) {
+                return Ok(RequestedShards::KeyInUse(Box::new(open_run.clone())));
+            }
+            state.trigger_keys.insert(job_and_key, root.id);
+        }
         let rows = std::iter::once(root).chain(shards);
         let rows: Vec<Run> = rows.map(|run| Run { node: owner.node, node_epoch: owner.epoch, ..run }).collect();
         for row in &rows {
             state.insert(row.clone());
         }
-        Ok(rows)
+        Ok(RequestedShards::Created(rows))
     }
 }
 
@@ -189,6 +197,11 @@ impl State {
         let mut fires: Vec<_> = rows.map(|run| (run.fire_at, run.span_end_at.unwrap_or(run.fire_at))).collect();
         fires.sort_unstable();
         fires
+    }
+
+    /// The run that has this trigger key of the job, or that had it last.
+    fn key_holder(&self, job_and_key: &(JobId, String)) -> Option<&Run> {
+        self.trigger_keys.get(job_and_key).and_then(|id| self.runs.get(id))
     }
 
     fn owner_of_new_run(&mut self, token: LeaseToken, run: &Run) -> LeaseToken {

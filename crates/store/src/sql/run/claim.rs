@@ -11,7 +11,9 @@ use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint as failpoint;
 use sqlx::any::AnyRow;
 
-use crate::ledger::{ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, UnsentPlace, lease_of_home, merge_by_instant};
+use crate::ledger::{
+    ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, RequestedShards, UnsentPlace, lease_of_home, merge_by_instant,
+};
 use crate::sql::failure::{self, Failure};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
@@ -95,15 +97,6 @@ const READ_RUN_BY_KEY: Statement = Statement {
 
 /// Up to this many homes are all read, without first checking which of them have jobs.
 const SINGLE_READ_HOMES_MAX: usize = 4;
-
-const LOCK_TRIGGER_KEY: Statement = Statement {
-    name: "lock_trigger_key",
-    text: "SELECT run_id FROM trigger_key WHERE job_id = ? AND name = ? {for_update}",
-};
-const DELETE_TRIGGER_KEY: Statement =
-    Statement { name: "delete_trigger_key", text: "DELETE FROM trigger_key WHERE job_id = ? AND name = ?" };
-const INSERT_TRIGGER_KEY: Statement =
-    Statement { name: "insert_trigger_key", text: "INSERT INTO trigger_key (job_id, name, run_id) VALUES (?, ?, ?)" };
 
 #[async_trait]
 impl Claim for SqlStore {
@@ -252,9 +245,7 @@ impl Claim for SqlStore {
             let insert = Query::new(&rows::INSERT_RUNS).rows(&[&run], |query, run| rows::add_run(query, run));
             tx.execute_all(insert, 1).await?;
             tx.write_inserted_rows(&[&run]).await?;
-            tx.execute(Query::new(&DELETE_TRIGGER_KEY).int(run.job.get()).text(name)).await?;
-            let insert = Query::new(&INSERT_TRIGGER_KEY).int(run.job.get()).text(name).int(run.id.get());
-            tx.execute_all(insert, 1).await?;
+            tx.set_key_holder(run.job, name, run.id).await?;
             Ok(match replaced_run {
                 Some(replaced_run) => KeyedRun::Replaced(run, replaced_run),
                 None => KeyedRun::Created(run),
@@ -262,14 +253,23 @@ impl Claim for SqlStore {
         })
     }
 
-    async fn request_shards(&self, token: LeaseToken, root: Run, shards: Vec<Run>) -> Result<Vec<Run>> {
+    async fn request_shards(&self, token: LeaseToken, root: Run, shards: Vec<Run>) -> Result<RequestedShards> {
+        let key_name = root.trigger_key.as_deref();
         transact!(self, "request_run", |tx| {
             let owner = tx.lock_owner_of_new_run(token, root.job).await?;
+            if let Some(name) = key_name {
+                let holder = tx.key_holder(root.job, name).await?;
+                // If the new run has the key, an earlier try inserted the rows, but the answer was lost.
+                if let Some(open_run) = holder.filter(|holder| holder.id != root.id && !holder.status.is_terminal()) {
+                    return Ok(RequestedShards::KeyInUse(Box::new(open_run)));
+                }
+                tx.set_key_holder(root.job, name, root.id).await?;
+            }
             let with_owner = |run: &Run| Run { node: owner.node, node_epoch: owner.epoch, ..run.clone() };
             let rows: Vec<Run> = std::iter::once(&root).chain(&shards).map(with_owner).collect();
             // The cause of these rows is the id of the new root run, so rows that exist already were inserted by an earlier try.
             tx.insert_runs(&rows.iter().collect::<Vec<_>>()).await?;
-            Ok(rows)
+            Ok(RequestedShards::Created(rows))
         })
     }
 }
@@ -293,16 +293,6 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Locks the run that has this trigger key of the job, or that had it last.
-    async fn key_holder(&mut self, job: JobId, name: &str) -> Result<Option<Run>> {
-        let Some(row) = self.row(Query::new(&LOCK_TRIGGER_KEY).int(job.get()).text(name)).await? else {
-            return Ok(None);
-        };
-        let holder_id = Reader::new(&row, "trigger_key").int("run_id")?;
-        let row = self.row(Query::new(&rows::LOCK_RUN).int(holder_id)).await?;
-        row.as_ref().map(rows::run).transpose()
-    }
-
     /// The homes of these jobs that are other nodes and are not fenced. A caller whose list of nodes is outdated can take such a home for
     /// dead.
     async fn unfenced_homes(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<NodeId>> {

@@ -19,3 +19,4 @@ pub(super) mod read;
 pub(super) mod relay;
 pub(super) mod search;
 pub(super) mod stored_fires;
+mod trigger_keys;
