@@ -369,7 +369,7 @@ fn check_changed(outcome: AccountChanged, name: &str) -> Result<(), Problem> {
     }
 }
 
-async fn user_json<Q>(call: &GlobalCall<Q>, account: &Account) -> Result<UserJson, Problem> {
+pub(crate) async fn user_json<Q>(call: &GlobalCall<Q>, account: &Account) -> Result<UserJson, Problem> {
     Ok(UserJson::new(account, &GrantNames::read(call.engine(), account.grants.iter()).await?))
 }
 

@@ -107,7 +107,6 @@ impl TokenRow {
 type PageCall = GlobalCall<WithLang<NoQuery>>;
 
 /// A grant as text: `operator default/billing`.
-#[cfg(test)]
 pub(super) fn grant_line(grant: &GrantJson) -> String {
     match (&grant.namespace, &grant.app) {
         (Some(namespace), Some(app)) => format!("{} {namespace}/{app}", grant.role),

@@ -293,6 +293,7 @@ fn entries_about_job(mut entries: Vec<AuditEntry>) -> Vec<AuditEntry> {
 pub(super) async fn of_job(page: Page, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     use rondel_core::access::Permission::{Cluster, Edit};
     let record = find(&page.call, &name).await?;
+    zones::set_job(&record.spec);
     let query = AuditQuery {
         object: Some(name.clone()),
         namespace: Some(page.call.namespace.name.clone()),

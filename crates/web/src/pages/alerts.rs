@@ -15,7 +15,7 @@ use rondel_store::alerts::{IncidentQuery, IncidentRecord, MaintenanceRecord, Rul
 use rondel_store::catalog::JobRecord;
 
 use super::form::Fields;
-use super::incident_parts::{self, MessageRow, RunsInWindow};
+use super::incident_parts::{self, MessageRow, OPEN_INCIDENT_COUNT, RunsInWindow};
 use super::maintenance_rows::{WindowForm, WindowRow, window_row};
 use super::moment::Moment;
 use super::sentences::localized;
@@ -25,13 +25,11 @@ use super::view::visible_text;
 use super::zones;
 use crate::api::{alert_rules, incidents};
 use crate::body::refuse_value;
-use crate::call::Call;
+use crate::cursor::cut_to_page;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::redirect::{own_path, query_pair, redirect_to};
 
-/// Maximum number of open incidents on the page.
-const OPEN_INCIDENT_COUNT: u32 = 100;
 /// Maximum number of open incidents on the page of a job.
 const JOB_INCIDENT_COUNT: u32 = 10;
 /// Maximum number of resolved incidents on the page.
@@ -104,6 +102,8 @@ struct AlertsPage {
     /// Whether the forms must name an app, because the caller may not operate the whole namespace.
     needs_app: bool,
     open_incidents: Vec<IncidentRow>,
+    /// Whether there are older open incidents, which the page does not show.
+    has_more_incidents: bool,
     resolved_incidents: Vec<IncidentRow>,
     rules: Vec<RuleRow>,
     silences: Vec<SilenceRow>,
@@ -211,8 +211,9 @@ pub(super) async fn render_page(
     let silences = incidents::visible_silences(&page.call).await?;
     let windows = crate::api::maintenance::visible_windows(&page.call).await?;
     let visible_app_names = page.call.visible_app_names().await?;
-    let query = open_incident_query(&page.call, visible_app_names.as_deref());
-    let mut open_records = open_incidents(&page.call, query).await?;
+    let query = incident_parts::open_incident_query(&page.call, visible_app_names.as_deref());
+    let mut open_records = incident_parts::open_incidents(&page.call, query).await?;
+    let has_more_incidents = cut_to_page(&mut open_records, OPEN_INCIDENT_COUNT).is_some();
     open_records.sort_by_key(|record| (record.spec.severity != Severity::Critical, record.incident.started_at));
     let resolved_query = IncidentQuery { is_open: Some(false), limit: RESOLVED_INCIDENT_COUNT, ..query };
     let mut resolved_records = page.engine().store().incidents(resolved_query).await?;
@@ -238,6 +239,7 @@ pub(super) async fn render_page(
         may_operate: missing_roles.allows_some(),
         needs_app: missing_roles.for_namespace.is_some(),
         open_incidents: open_records.into_iter().map(row).collect(),
+        has_more_incidents,
         resolved_incidents: resolved_records.into_iter().map(row).collect(),
         rules: rules.iter().map(|record| rule_row(record, now, t)).collect(),
         silences: silence_rows,
@@ -248,23 +250,6 @@ pub(super) async fn render_page(
         return_url: "/alerts".to_owned(),
     };
     html(status, &template)
-}
-
-fn open_incident_query<'a, Q>(call: &Call<Q>, within: Option<&'a [String]>) -> IncidentQuery<'a> {
-    let namespace = call.namespace.id;
-    IncidentQuery { namespace, is_open: Some(true), job: None, before: None, within, limit: OPEN_INCIDENT_COUNT }
-}
-
-/// Open incidents, except those that the page of a group shows. Callers who see only some apps see no groups, so they get every incident.
-async fn open_incidents<Q>(call: &Call<Q>, query: IncidentQuery<'_>) -> Result<Vec<IncidentRecord>, Problem> {
-    let store = call.engine().store();
-    Ok(if query.within.is_none() { store.ungrouped_incidents(query).await? } else { store.incidents(query).await? })
-}
-
-/// The number of open incidents, limited to as many as their page shows.
-pub(super) async fn open_incident_count<Q>(call: &Call<Q>) -> Result<usize, Problem> {
-    let app_names = call.visible_app_names().await?;
-    Ok(Problem::unless_unreadable(open_incidents(call, open_incident_query(call, app_names.as_deref())).await)?.len())
 }
 
 fn incident_row(

@@ -1,19 +1,24 @@
-//! Two parts of an incident's page: its messages, and the runs in the time in which the job should have succeeded.
+//! The open incidents of pages, and two parts of an incident's page: its messages, and the runs in the time in which the job should have
+//! succeeded.
 
 use std::time::Duration;
 
 use rondel_core::JobId;
 use rondel_core::alert::{Condition, SubjectKind};
-use rondel_store::alerts::IncidentRecord;
+use rondel_store::alerts::{IncidentQuery, IncidentRecord};
 use rondel_store::rollups::ChartRun;
 
 use super::channels::notice_name;
 use super::moment::Moment;
 use super::sentences::localized;
 use super::shell::Page;
+use crate::call::Call;
+use crate::cursor::cut_to_page;
 use crate::problem::Problem;
 use crate::redirect::query_pair;
 
+/// Maximum number of open incidents on a page.
+pub(super) const OPEN_INCIDENT_COUNT: u32 = 100;
 /// How many messages the page shows.
 const MESSAGE_COUNT: u32 = 30;
 /// How many runs the page shows.
@@ -50,6 +55,30 @@ pub(super) struct RunInWindow {
     pub(super) fire_at: Moment,
     pub(super) class: &'static str,
     pub(super) word: &'static str,
+}
+
+/// Selects as many open incidents as a page shows, and one more, by which the page detects that there are others.
+pub(super) fn open_incident_query<'a, Q>(call: &Call<Q>, within: Option<&'a [String]>) -> IncidentQuery<'a> {
+    let namespace = call.namespace.id;
+    IncidentQuery { namespace, is_open: Some(true), job: None, before: None, within, limit: OPEN_INCIDENT_COUNT + 1 }
+}
+
+/// Open incidents, except those that the page of a group shows. Callers who see only some apps see no groups, so they get every incident.
+pub(super) async fn open_incidents<Q>(
+    call: &Call<Q>,
+    query: IncidentQuery<'_>,
+) -> Result<Vec<IncidentRecord>, Problem> {
+    let store = call.engine().store();
+    Ok(if query.within.is_none() { store.ungrouped_incidents(query).await? } else { store.incidents(query).await? })
+}
+
+/// The number of open incidents, limited to as many as their page shows, and whether there are more.
+pub(super) async fn open_incident_count<Q>(call: &Call<Q>) -> Result<(usize, bool), Problem> {
+    let app_names = call.visible_app_names().await?;
+    let query = open_incident_query(call, app_names.as_deref());
+    let mut records = Problem::unless_unreadable(open_incidents(call, query).await)?;
+    let has_more = cut_to_page(&mut records, OPEN_INCIDENT_COUNT).is_some();
+    Ok((records.len(), has_more))
 }
 
 /// The latest messages about an incident.

@@ -18,6 +18,7 @@ use super::job_params;
 use super::params_form::{FieldKind, ParamField};
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
+use super::zones;
 use crate::api::jobs::body::{from_value, parse_named};
 use crate::api::jobs::{find, version_spec};
 use crate::path::{self, Named};
@@ -42,6 +43,8 @@ struct EditPage {
     version: i64,
     /// The version that another caller has saved since the form was loaded.
     conflict_version: Option<i64>,
+    /// Whether the next save is still based on the version before the other caller's change, so that it overwrites nothing.
+    is_unmerged: bool,
     /// The whole definition, as YAML.
     definition_text: String,
     /// Whether the definition is edited as YAML.
@@ -273,6 +276,7 @@ async fn render_page(
     record: &JobRecord,
     input: EditInput,
 ) -> Result<Response, Problem> {
+    zones::set_job(&record.spec);
     let mut input = input;
     let conflict_changes = match input.conflict_version {
         Some(_) => {
@@ -296,6 +300,7 @@ async fn render_page(
         current_name: record.spec.name.clone(),
         version: input.unmerged_version.or(input.conflict_version).unwrap_or(record.version),
         conflict_version: input.conflict_version,
+        is_unmerged: input.unmerged_version.is_some(),
         is_definition_open: input.definition_text.is_some(),
         definition_text: input.definition_text.unwrap_or_else(|| definition_as_yaml(&record.spec)),
         definition_errors: input.definition_errors,

@@ -44,6 +44,8 @@ pub(crate) struct RunPageQuery {
     /// The line around which the log is shown. Without it, the end of the log is shown.
     pub(super) line: Option<u64>,
     pub(super) search: Search,
+    /// Where the search continues, if an earlier page has ended before the end of the log.
+    pub(super) search_after: Option<String>,
     /// Whether the request is only for the parts of the page that change while the run is open.
     is_part: bool,
 }
@@ -58,6 +60,7 @@ impl FromQuery for RunPageQuery {
             attempt: logs::attempt_parameter(reader),
             line: reader.parsed("line", line),
             search: Search::from_query(reader),
+            search_after: reader.single("after"),
             is_part: reader.single("part").is_some(),
         }
     }

@@ -27,10 +27,11 @@ use crate::api::log_search;
 use crate::api::log_seek::{Extent, PageWindow, Seek, check_start};
 use crate::api::logs::{self, chosen_attempt};
 use crate::api::runs::find;
-use crate::cursor::{Listing, invalid_cursor_problem};
+use crate::cursor::{Listing, invalid_cursor_problem, invalid_cursor_problem_in};
 use crate::path::{self, Named};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
+use crate::redirect::query_pair;
 use crate::shown_runs::read_attempts;
 
 /// How many lines a page shows at first; further ones are loaded on demand.
@@ -111,6 +112,8 @@ pub(super) struct LogPart {
     pub(super) total: u64,
     /// The position from which to poll for new lines; `None` if the log is complete.
     pub(super) poll_cursor: Option<String>,
+    /// Where the search continues, and the last line that it has read; `None` if it has read the whole log, or if there is no search.
+    search_rest: Option<(String, u64)>,
 }
 
 #[derive(Debug)]
@@ -133,6 +136,8 @@ pub(super) struct LogCard {
     pub(super) search: String,
     /// Why no lines are shown.
     pub(super) note: Option<String>,
+    /// The last line that the search has read, and the URL at which it continues; `None` if it has read the whole log.
+    pub(super) search_rest: Option<(u64, String)>,
     /// The line to which the link to earlier lines leads; `None` if there are none.
     pub(super) earlier_line: Option<u64>,
     /// The line to which the link to later lines leads; `None` if there are none.
@@ -146,10 +151,10 @@ pub(super) async fn log_card(page: &Page<RunPageQuery>, run: &Run, attempt: i32)
     let line_url = format!("/runs/{}?attempt={attempt}", run.id);
     let is_search = !query.search.text.is_empty();
     let log_part = if is_search {
-        let window = PageWindow { from: Position::before_first_line(attempt), limit: LINE_COUNT_AROUND };
-        let mut log_part = read_part(page, run, LinesToRead::Found(window), &query.search.line_filter).await?;
-        log_part.line_url = line_url;
-        log_part
+        let from = search_start(query, run, attempt)?;
+        let window = PageWindow { from, limit: LINE_COUNT_AROUND };
+        let log_part = read_part(page, run, LinesToRead::Found(window), &query.search.line_filter).await?;
+        LogPart { line_url: line_url.clone(), ..log_part }
     } else {
         let extent = Extent::read(page.engine().store(), run, attempt, page.engine().now()).await?;
         let (seek, limit) = match query.line {
@@ -162,11 +167,16 @@ pub(super) async fn log_card(page: &Page<RunPageQuery>, run: &Run, attempt: i32)
     let half_page = LINE_COUNT_AROUND as u64 / 2;
     // A page of long lines has fewer lines, and the next one must not skip any.
     let half_shown = (log_part.lines.len() as u64 / 2).clamp(1, half_page);
+    let search_rest = log_part.search_rest.as_ref().map(|(cursor, line)| {
+        let search_pairs = [query_pair("contains", &query.search.text), query_pair("after", cursor)];
+        (*line, format!("{line_url}&{}#log-title", search_pairs.join("&")))
+    });
     let t = page.t;
     Ok(LogCard {
         severities: [("error", t.log_error), ("warn", t.log_warn), ("info", t.log_info), ("debug", t.log_debug)],
         attempt,
         note: empty_log_note(page, run, attempt, &log_part, is_search).await?,
+        search_rest,
         earlier_line: (!is_search && log_part.first_seq > 1)
             .then(|| log_part.first_seq.saturating_sub(half_page).max(1)),
         later_line: (!is_search && log_part.last_seq < log_part.total)
@@ -174,6 +184,14 @@ pub(super) async fn log_card(page: &Page<RunPageQuery>, run: &Run, attempt: i32)
         search: query.search.text.clone(),
         part: log_part,
     })
+}
+
+/// The position at which a search begins: where the page before it has ended, else before the first line.
+fn search_start(query: &RunPageQuery, run: &Run, attempt: i32) -> Result<Position, Problem> {
+    let Some(cursor) = &query.search_after else { return Ok(Position::before_first_line(attempt)) };
+    let position = log_listing(run).position_in::<Position>("after", cursor)?;
+    let is_valid = position.attempt == attempt && position.is_plausible(run.attempt);
+    if is_valid { Ok(position) } else { Err(invalid_cursor_problem_in("after", "belongs to another attempt")) }
 }
 
 /// Shows the instants of the answer in the zone of the run's job, if the user chose the job's clock.
@@ -228,7 +246,7 @@ pub(super) async fn search(page: Page<LogFindQuery>, path: Named<path::Run>) -> 
 /// Downloads the log of an attempt.
 pub(super) async fn text(page: Page<RunPageQuery>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
-    let attempt = page.query().attempt.unwrap_or(run.attempt).min(run.attempt);
+    let attempt = chosen_attempt(page.query().attempt, &run)?;
     let content_disposition = format!("attachment; filename=\"run-{}-attempt-{attempt}.log\"", run.id);
     let mut response = logs::text_response(&page.call, run, attempt)?;
     if let Ok(content_disposition) = HeaderValue::from_str(&content_disposition) {
@@ -271,11 +289,14 @@ async fn read_part<Q>(
     // A run that has ended can have more last lines than fit into one part.
     let poll_cursor =
         (!is_settled || (is_new && !log_page.is_drained)).then(|| log_listing(run).cursor(log_page.position));
+    let is_cut_search = matches!(lines_to_read, LinesToRead::Found(_)) && !log_page.is_drained;
+    let search_rest =
+        is_cut_search.then(|| (log_listing(run).cursor(log_page.position), log_page.position.line_count()));
     let first_seq = log_page.lines.first().map_or(from.line_count() + 1, |line| line.seq);
     let last_seq = log_page.lines.last().map_or(from.line_count(), |line| line.seq);
     let (_, zone) = zones::clock_and_zone();
     let lines = log_page.lines.into_iter().map(|line| LogLine::new(&line, zone, page.t)).collect();
-    Ok(LogPart { lines, line_url: String::new(), first_seq, last_seq, total: last_seq, poll_cursor })
+    Ok(LogPart { lines, line_url: String::new(), first_seq, last_seq, total: last_seq, poll_cursor, search_rest })
 }
 
 impl LogLine {
@@ -316,10 +337,13 @@ async fn empty_log_note(
     is_search: bool,
 ) -> Result<Option<String>, Problem> {
     let t = page.t;
-    if part.total == 0 && is_search {
-        return Ok(Some(t.log_none.to_owned()));
+    if is_search && part.lines.is_empty() && part.search_rest.is_none() {
+        return Ok(Some(match part.last_seq {
+            0 => t.log_none.to_owned(),
+            line => t.log_none_after(line),
+        }));
     }
-    if part.total > 0 {
+    if is_search || part.total > 0 {
         return Ok(None);
     }
     if attempt < run.attempt || run.status.is_terminal() {

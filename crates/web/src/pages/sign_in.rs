@@ -104,9 +104,9 @@ pub(super) async fn page(
     browser: Browser,
 ) -> Result<Response, Problem> {
     let mut reader = Reader::new(&uri);
-    let (token, next_path, _) = (reader.single("token"), reader.single("next"), reader.single("lang"));
+    let (token, sent_path, _) = (reader.single("token"), reader.single("next"), reader.single("lang"));
     reader.finish()?;
-    let next_path = next_path.as_deref().and_then(own_path);
+    let next_path = sent_path.as_deref().and_then(own_path);
     let (store, now) = (web.engine.store(), web.engine.now());
     if let Some(token) = &token
         && !sign_in::is_link_valid(store, token, LinkPurpose::SignIn, now).await?
@@ -116,7 +116,9 @@ pub(super) async fn page(
     if token.is_none() && caller_of_session(&web, browser.cookie.as_deref(), browser.client.address).await?.is_some() {
         return Ok(redirect_to(next_path.unwrap_or("/")));
     }
-    let was_sent_here = next_path.is_some() && token.is_none();
+    // A path that is too long, as by its filter, is not returned to. Scripts detect by the status 401 that the session has ended, so the
+    // answer has it for every path.
+    let was_sent_here = sent_path.is_some() && token.is_none();
     let page_url = match (&token, next_path) {
         (Some(token), _) => format!("/sign-in?{}", query_pair("token", token)),
         (None, Some(next_path)) => format!("/sign-in?{}", query_pair("next", next_path)),

@@ -6,6 +6,7 @@ use http::{HeaderMap, StatusCode};
 use rondel_core::name;
 use serde_json::json;
 
+use super::account::grant_line;
 use super::as_code::{AsCode, shell_quoted};
 use super::form::Fields;
 use super::grants_form::{
@@ -55,6 +56,8 @@ struct UserRow {
     /// Whether it is the caller's own account. Its password is set on another page.
     is_own: bool,
     picker: GrantPicker,
+    /// The roles and the lock that the page shows. The form returns them, so that a save detects that they have changed since.
+    shown_state: String,
     /// Whether its form is open, because it has an error.
     is_open: bool,
     /// The API request and the command that set the user's current roles, and whether the user is disabled.
@@ -122,6 +125,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
             if is_open && !sent_grant_rows.is_empty() { sent_grant_rows.clone() } else { rows_of_grants(&user.grants) };
         UserRow {
             code: change_code(&user),
+            shown_state: state_text(&user),
             is_own: Some(user.id) == call.caller.account,
             grants: user.grants.iter().map(|grant| grant_text(grant, t)).collect(),
             picker: choices.picker(rows),
@@ -183,6 +187,22 @@ fn change_code(user: &UserJson) -> AsCode {
     )
 }
 
+/// The roles of a user, and whether the user is locked, in one line.
+fn state_text(user: &UserJson) -> String {
+    let lock_word = if user.disabled { "locked" } else { "unlocked" };
+    std::iter::once(lock_word.to_owned()).chain(user.grants.iter().map(grant_line)).collect::<Vec<_>>().join(",")
+}
+
+/// Refuses a form whose page showed other roles or another lock than the user has now: saving it would undo the change of another caller.
+async fn check_shown_state(call: &PageCall, name: &str, fields: &Fields) -> Result<(), Problem> {
+    let Some(shown_state) = fields.get_if_sent("shown") else { return Ok(()) };
+    let user = users::user_json(call, &users::find(call, name).await?).await?;
+    if shown_state == state_text(&user) {
+        return Ok(());
+    }
+    Err(Problem::new(Code::VersionMismatch, format!("user {name} was changed in the meantime")))
+}
+
 /// The error of a problem, in the words of this page.
 fn error_of_problem(problem: &Problem, is_marked: bool, t: &Texts) -> FormError {
     let pointer = problem.complaints().first().and_then(|complaint| complaint.pointer.clone()).unwrap_or_default();
@@ -190,13 +210,14 @@ fn error_of_problem(problem: &Problem, is_marked: bool, t: &Texts) -> FormError 
         _ if is_marked => ("grants", t.user_error_grants),
         (Code::UserExists, _) => ("name", t.user_error_taken),
         (Code::LastAdmin, _) => ("form", t.user_error_last),
+        (Code::VersionMismatch, _) => ("form", t.user_error_changed),
         (_, "/name") => ("name", t.user_error_name),
         (_, "/password") => ("password", t.user_error_password),
         (_, "/display_name") => ("display_name", t.user_error_display),
         (_, pointer) if pointer.starts_with("/grants") => ("grants", t.user_error_grants),
         _ => ("form", t.user_error_other),
     };
-    let detail = (field == "form" && problem.code() != Code::LastAdmin)
+    let detail = (field == "form" && !matches!(problem.code(), Code::LastAdmin | Code::VersionMismatch))
         .then(|| localized(t.lang(), problem.detail()).into_owned());
     FormError { field, message: message.to_owned(), detail }
 }
@@ -252,7 +273,7 @@ pub(super) async fn change(
     fields: Fields,
 ) -> Result<Response, Problem> {
     // Values that the form does not have remain unchanged.
-    let outcome = match sent_grants(&fields) {
+    let outcome = match check_shown_state(&call, &name, &fields).await.and_then(|()| sent_grants(&fields)) {
         Err(problem) => Err(problem),
         Ok(grants) => {
             let is_disabled = fields.get_if_sent("disabled").map(|sent| sent == "1");

@@ -14,6 +14,7 @@ use super::form::Fields;
 use super::moment::Moment;
 use super::shell::{MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
+use super::zones;
 use crate::api::jobs::{diff_versions, find, restore_version, version_spec, versions_before};
 use crate::etag::IfMatch;
 use crate::path::{self, Named};
@@ -86,6 +87,7 @@ struct Comparison {
 
 pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
+    zones::set_job(&record.spec);
     let query = page.query();
     let to = query.to.unwrap_or(record.version);
     let from = query.from.unwrap_or_else(|| (to - 1).max(1));

@@ -307,14 +307,14 @@ async fn an_incident_without_a_channel_is_not_shown_as_reported() {
 }
 
 /// A rule about failed runs.
-async fn create_failed_run_rule(server: &Server) -> (AlertRuleId, RuleSpec) {
+pub(crate) async fn create_failed_run_rule(server: &Server) -> (AlertRuleId, RuleSpec) {
     let spec: RuleSpec = serde_json::from_value(json!({"name": "run-failed", "condition": {"failed": {}}})).unwrap();
     let saved = rules::save_rule(&server.engine, NamespaceId::new(1), (&spec, None), "test").await.unwrap();
     (saved.record.id, spec)
 }
 
 /// An open incident of a rule.
-fn firing_incident(
+pub(crate) fn firing_incident(
     server: &Server,
     (rule, spec): (AlertRuleId, &RuleSpec),
     subject: Subject,
@@ -343,7 +343,7 @@ fn firing_incident(
     IncidentRecord { incident, rule, spec: spec.clone() }
 }
 
-async fn write(server: &Server, incidents: &[IncidentRecord]) {
+pub(crate) async fn write(server: &Server, incidents: &[IncidentRecord]) {
     let (store, namespace) = (server.engine.store(), NamespaceId::new(1));
     let write = AlertWrite {
         namespace,

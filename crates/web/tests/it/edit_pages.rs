@@ -266,10 +266,12 @@ async fn an_error_in_the_slower_form_undoes_nothing_of_the_faster_one() {
     set(&mut sent, "timeout", "soon");
     let refusal = visitor.post("/jobs/there/edit", &body(&sent)).await;
     assert_eq!(refusal.status, 409);
+    assert!(!refusal.text().contains("Saving again overwrites"), "it leads to a merge first: {}", refusal.text());
     let mut corrected = fields(&refusal.text());
     set(&mut corrected, "timeout", "9s");
     let merged = visitor.post("/jobs/there/edit", &body(&corrected)).await;
     assert_eq!(merged.status, 409, "{}", merged.text());
+    assert!(merged.text().contains("Saving again overwrites"), "{}", merged.text());
     assert_eq!(location(&visitor.post("/jobs/there/edit", &body(&fields(&merged.text()))).await), "/jobs/there");
     let job = server.get("/api/v1/jobs/there").await.expect(200);
     assert_eq!((&job["description"], &job["timeout"], &job["shards"]), (&json!("mine"), &json!("9s"), &json!(5)));

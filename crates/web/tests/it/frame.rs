@@ -69,6 +69,13 @@ async fn times_are_shown_on_the_clock_that_the_reader_chose() {
     }
     let page = with_cookies(&visitor, "rondel_zone=Asia/Shanghai; rondel_times=job").get("/jobs/there").await.text();
     assert!(page.contains("Times in America/New_York") && page.contains(">New York</button>"), "{page}");
+    for path in ["/jobs/there/versions", "/jobs/there/edit", "/jobs/there/activity"] {
+        let other = with_cookies(&visitor, "rondel_zone=Asia/Shanghai; rondel_times=job").get(path).await.text();
+        assert!(
+            other.contains("data-zone=\"America/New_York\"") && other.contains(">New York</button>"),
+            "{path}: {other}"
+        );
+    }
     // The tooltip has the instant on the clock of the job, on that of the user, and in UTC.
     let title = format!("title=\"{}", on("America/New_York"));
     let title = page.split(&title).nth(1).and_then(|rest| rest.split('"').next()).unwrap();

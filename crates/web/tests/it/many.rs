@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_admin::jobs::{self, RunRequest};
+use rondel_core::alert::{Subject, SubjectKind};
 use rondel_core::outcome::Outcome;
 use rondel_core::run::RunJob;
 use rondel_core::{NamespaceId, Run, RunId, RunStatus, Trigger};
@@ -12,6 +13,7 @@ use rondel_store::{MemStore, Result, Store};
 use rondel_web::WebConfig;
 use serde_json::{Value, json};
 
+use crate::alerts::{create_failed_run_rule, firing_incident, write};
 use crate::harness::{Server, clock};
 use crate::visitor::Visitor;
 
@@ -234,4 +236,26 @@ async fn a_filter_knows_all_failing_jobs() {
     let found = server.get("/api/v1/jobs?q=-is:failing").await.expect(200);
     let names: Vec<_> = found["items"].as_array().unwrap().iter().map(|job| &job["name"]).collect();
     assert_eq!(names, [&json!("other")], "{found}");
+}
+
+/// The pages show 100 open incidents. That must not look like the number of all.
+#[tokio::test]
+async fn a_page_states_that_it_shows_only_the_newest_open_incidents() {
+    let server = Server::start().await;
+    let rule = create_failed_run_rule(&server).await;
+    let record = |number: i64| {
+        let (kind, name) = (SubjectKind::Job, format!("subject-{number}"));
+        let subject = Subject { kind, id: number, name, app: Some("app".to_owned()) };
+        firing_incident(&server, (rule.0, &rule.1), subject, None)
+    };
+    let visitor = Visitor::signed_in(&server).await;
+    write(&server, &(1..=100).map(record).collect::<Vec<_>>()).await;
+    let (alerts, now) = (visitor.get("/alerts").await.text(), visitor.get("/").await.text());
+    assert!(alerts.contains(">100</span>") && !alerts.contains("Only the newest"), "{alerts}");
+    assert!(now.contains("alerts <b>100</b>"), "{now}");
+    write(&server, &[record(101)]).await;
+    let (alerts, now) = (visitor.get("/alerts").await.text(), visitor.get("/").await.text());
+    assert!(alerts.contains(">100+</span>") && alerts.contains("Only the newest 100 open incidents"), "{alerts}");
+    assert!(alerts.contains("\"/jobs/subject-101\"") && !alerts.contains("\"/jobs/subject-1\""), "{alerts}");
+    assert!(now.contains("alerts <b>100+</b>"), "{now}");
 }

@@ -45,6 +45,8 @@ async fn without_a_session_nothing_is_shown_or_done() {
     let answer = visitor.get("/sign-in?next=/jobs").await;
     assert_eq!(answer.status, 401);
     assert!(answer.text().contains("rondel sign-in-link"));
+    let long_path = format!("/sign-in?next=/runs%3Fq%3D{}", "a".repeat(600));
+    assert_eq!(visitor.get(&long_path).await.status, 401, "scripts detect by the status that the session has ended");
     assert_eq!(server.get("/jobs").await.status, 303, "a token opens no page");
     assert_eq!(server.get("/api/v1/jobs/there").await.expect(200)["enabled"], true);
 }

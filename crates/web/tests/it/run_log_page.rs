@@ -125,3 +125,49 @@ async fn lines_that_the_script_loads_have_the_clock_of_the_page() {
     let part = visitor.get(&format!("/runs/{run}/log?attempt=1&tail=10&limit=10")).await.text();
     assert_eq!(time(&part), time(&page), "{part}");
 }
+
+/// One request searches 256 parts of a log. A browser without the script gets a link to the rest.
+#[tokio::test]
+async fn a_search_that_ends_early_leads_to_the_rest_of_the_log() {
+    let server = Server::start().await;
+    server.job("a").await;
+    let run = server.trigger("a").await;
+    for sequence in 0..300 {
+        let text = if sequence == 290 { "needle & hay".to_owned() } else { format!("hay {sequence}") };
+        let lines = vec![LogLine { at: server.engine.now(), level: "info".to_owned(), text }];
+        server.engine.store().append_logs(&[LogChunk { run, attempt: 1, sequence, lines }]).await.unwrap();
+    }
+    server.finish(run, Outcome::Succeeded).await;
+    let visitor = Visitor::signed_in(&server).await;
+    let rest_url = |page: &str| {
+        let url = page.split_once("data-rest href=\"")?.1.split('"').next()?.replace("&#38;", "&");
+        Some(url.split('#').next()?.to_owned())
+    };
+    for (search, first, rest) in [
+        ("needle+%26", vec![], vec![291]),
+        ("hay", (1..=256).collect::<Vec<u64>>(), (257..=300).collect()),
+        ("nothing", vec![], vec![]),
+    ] {
+        let page = visitor.get(&format!("/runs/{run}?contains={search}")).await.text();
+        assert_eq!(shown_line_numbers(&page), first, "{search}");
+        assert!(page.contains("up to line 256, not to its end") && !page.contains("No line"), "{search}: {page}");
+        let page = visitor.get(&rest_url(&page).expect("a link to the rest")).await.text();
+        assert_eq!(shown_line_numbers(&page), rest, "{search}");
+        assert!(rest_url(&page).is_none(), "{search}: {page}");
+        assert_eq!(page.contains("No line after line 256 matches."), rest.is_empty(), "{search}: {page}");
+    }
+    assert_eq!(visitor.get(&format!("/runs/{run}?contains=hay&after=x")).await.status, 422);
+}
+
+#[tokio::test]
+async fn the_file_of_an_unknown_attempt_is_not_that_of_the_last_one() {
+    let server = Server::start().await;
+    server.job("a").await;
+    let run = server.trigger("a").await;
+    write_long_log(&server, run, 500).await;
+    server.finish(run, Outcome::Succeeded).await;
+    let visitor = Visitor::signed_in(&server).await;
+    assert_eq!(visitor.get(&format!("/runs/{run}/log.txt?attempt=1")).await.status, 200);
+    assert_eq!(visitor.get(&format!("/runs/{run}/log.txt?attempt=2")).await.status, 422);
+    server.get(&format!("/api/v1/runs/{run}/logs?attempt=2")).await.expect(422);
+}

@@ -51,6 +51,45 @@ async fn a_user_is_invited_with_a_role_by_pickers() {
     }
 }
 
+/// Each of two administrators has the page open. The one who saves later has not seen the change of the other.
+#[tokio::test]
+async fn an_old_page_restores_no_role_and_lifts_no_lock() {
+    let server = Server::start().await;
+    let grants = json!([{"role": "viewer"}, {"role": "operator", "namespace": "default"}]);
+    server.with_body("POST", "/api/v1/users", json!({"name": "ann", "grants": grants})).await.expect(201);
+    let mut visitor = Visitor::signed_in(&server).await;
+    let shown_state = |page: &str| {
+        let (_, rest) = page.split_once("name=\"shown\" value=\"").expect("the form has the state that it shows");
+        rest.split('"').next().unwrap().to_owned()
+    };
+    let old_state = shown_state(&visitor.get("/users").await.text());
+    let change = json!({"grants": [{"role": "viewer"}], "disabled": true});
+    server.with_body("PATCH", "/api/v1/users/ann", change).await.expect(200);
+    let fields = |state: &str| {
+        form(&[
+            ("grant.0.role", "viewer"),
+            ("grant.1.role", "operator"),
+            ("grant.1.place", "default"),
+            ("disabled", "0"),
+            ("shown", state),
+        ])
+    };
+    let mut new_state = String::new();
+    for (language, message) in [("en", "Nothing was saved: the roles"), ("zh", "未保存：该用户")] {
+        visitor.language = language;
+        let answer = visitor.post("/users/ann", &fields(&old_state)).await;
+        assert!(answer.status == 412 && answer.text().contains(message), "{}: {}", answer.status, answer.text());
+        new_state = shown_state(&answer.text());
+    }
+    let user = server.get("/api/v1/users/ann").await.expect(200);
+    assert_eq!(user["grants"], json!([{"role": "viewer", "namespace": null, "app": null}]));
+    assert_eq!(user["disabled"], json!(true));
+    // The answer shows the present state, so saving it again replaces that state knowingly.
+    assert_eq!(location(&visitor.post("/users/ann", &fields(&new_state)).await), "/users");
+    let user = server.get("/api/v1/users/ann").await.expect(200);
+    assert_eq!((user["grants"].as_array().map(Vec::len), &user["disabled"]), (Some(2), &json!(false)));
+}
+
 #[tokio::test]
 async fn the_users_have_pages() {
     let server = Server::start().await;

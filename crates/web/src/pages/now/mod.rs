@@ -14,8 +14,8 @@ use rondel_core::sketch::Step;
 use rondel_store::catalog::JobQuery;
 
 use self::facts::Health;
-use super::alerts;
 use super::drawing::{Drawing, Scale};
+use super::incident_parts;
 use super::moment::{Moment, length_text};
 use super::outcome_bars::OutcomeChart;
 use super::shell::{Nav, Page, Shell, html};
@@ -46,8 +46,10 @@ struct NowPage {
     /// The URL of this page, from which the script reloads its live part.
     page_url: String,
     health: HealthRow,
-    /// The number of open incidents.
+    /// The number of open incidents, limited to as many as the page *Alerts* shows.
     alert_count: usize,
+    /// Whether there are more open incidents than that.
+    has_more_alerts: bool,
     chart: OutcomeChart,
     findings: Vec<FindingRow>,
     /// How many findings are not shown.
@@ -97,8 +99,8 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     let system_state = facts::read(&page.call, &failures, t.lang());
     let buckets = series::namespace_verdicts(&page.call, range);
     let lanes = lanes::timeline(&page.call, &request, &failures);
-    let (system_state, buckets, timeline, alert_count) =
-        try_join4(system_state, buckets, lanes, alerts::open_incident_count(&page.call)).await?;
+    let (system_state, buckets, timeline, (alert_count, has_more_alerts)) =
+        try_join4(system_state, buckets, lanes, incident_parts::open_incident_count(&page.call)).await?;
     let chart_range = BucketRange { to: Step::QuarterHour.floor(now) + Step::QuarterHour.length(), ..range };
     let chart = OutcomeChart::new(&buckets, chart_range, (now, t));
     let health = health_row(system_state.health, &system_state.facts, (now, t));
@@ -113,6 +115,7 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
         page_url: page.page_url().to_owned(),
         health,
         alert_count,
+        has_more_alerts,
         chart,
         findings: findings.iter().take(FINDING_COUNT_MAX).map(|finding| finding_row(finding, now, t)).collect(),
         more_count,
