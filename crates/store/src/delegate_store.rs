@@ -125,7 +125,7 @@ macro_rules! delegate_store {
             use $crate::scripts::{ScriptChange, ScriptDeleted, ScriptRecord, ScriptSaved, ScriptVersion};
             use $crate::shadow::{ShadowFire, ShadowSpan};
             use $crate::upkeep::{JobStat, PurgeStep, StuckJob};
-            use $crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReportResults, XxlRun};
+            use $crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReportResults, XxlRun, XxlSettlement};
 
             $crate::delegate_store!(@$wrapper, Namespaces {
                 fn namespace(name: &str) -> Option<Namespace>;
@@ -468,7 +468,7 @@ macro_rules! delegate_store {
                 fn send_xxl(token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Option<Vec<XxlRun>>;
                 fn unsettled_xxl(executor: ExecutorId, limit: u32) -> Vec<XxlRun>;
                 fn report_xxl(app: AppId, reports: &[XxlReport], now: Timestamp) -> XxlReportResults;
-                fn settle_xxl(log_ids: &[i64], now: Timestamp) -> ();
+                fn settle_xxl(settlements: &[XxlSettlement], now: Timestamp) -> ();
                 fn note_xxl_log(log_id: i64, next_line: i64) -> ();
                 fn forget_xxl(before: Timestamp, limit: u32) -> u64;
             } also {});

@@ -145,16 +145,13 @@ impl Database {
                 "SELECT {selected_columns} FROM {quoted_table} ORDER BY {order_columns} LIMIT {PAGE_LEN} OFFSET {offset}"
             );
             let page = self.page(&text, known_columns.len()).await?;
-            let is_last = page.len() < PAGE_LEN;
+            let is_last = is_last_page(table, offset, page.len())?;
             for values in page {
                 let pairs = known_columns.iter().map(|name| name.to_ascii_lowercase()).zip(values);
                 rows.push(pairs.filter_map(|(name, value)| Some((name, value?))).collect());
             }
             if is_last {
                 return Ok(rows);
-            }
-            if rows.len() >= ROW_COUNT_MAX {
-                return Err(ForeignError::TooMany(table.to_owned()));
             }
         }
     }
@@ -225,6 +222,14 @@ impl Database {
     }
 }
 
+/// Whether no rows follow a page of this length after `offset` rows. Fails if the table has too many rows.
+fn is_last_page(table: &str, offset: usize, page_len: usize) -> Result<bool, ForeignError> {
+    if offset + page_len > ROW_COUNT_MAX {
+        return Err(ForeignError::TooMany(table.to_owned()));
+    }
+    Ok(page_len < PAGE_LEN)
+}
+
 /// MySQL's errors for an account that may not use a table, or a column of it.
 const DENIED_ERRORS: [u16; 2] = [1142, 1143];
 
@@ -244,6 +249,21 @@ async fn account(connection: &mut MySqlConnection) -> Result<(String, String), F
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_is_refused_only_if_it_has_more_rows_than_the_maximum() {
+        for (offset, page_len, expected) in [
+            (0, 999, Some(true)),
+            (0, PAGE_LEN, Some(false)),
+            (ROW_COUNT_MAX - PAGE_LEN, PAGE_LEN, Some(false)),
+            (ROW_COUNT_MAX, 0, Some(true)),
+            (ROW_COUNT_MAX, 1, None),
+        ] {
+            assert_eq!(is_last_page("t", offset, page_len).ok(), expected, "{offset} {page_len}");
+        }
+        let error = is_last_page("t", ROW_COUNT_MAX, 1).unwrap_err();
+        assert_eq!(error.to_string(), "the table t has more than 200000 rows");
+    }
 
     #[tokio::test]
     async fn no_part_of_an_address_but_its_scheme_is_shown() {

@@ -121,7 +121,7 @@ pub struct XxlRun {
 impl XxlRun {
     /// Records the end of the attempt if the report counts: see [`XxlExecutors::report_xxl`]. `false` if the recorded end stays.
     pub(crate) fn record_end(&mut self, report: &XxlReport, now: Timestamp) -> bool {
-        let is_assumed = self.code.is_some_and(|code| code < XXL_STOPPED) && report.code >= 0;
+        let is_assumed = is_assumed(self.code) && report.code >= 0;
         let is_stopped = report.code == XXL_STOPPED && self.state != XxlRunState::Settled;
         let replaces_end = self.state == XxlRunState::Open || is_assumed || is_stopped;
         if replaces_end {
@@ -167,6 +167,26 @@ pub struct XxlReport {
     /// The code of the end: the executor's, [`XXL_STOPPED`], or a lower one if the server assumes the end.
     pub code: i32,
     pub message: Option<String>,
+}
+
+/// An attempt that has its verdict, or that never began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XxlSettlement {
+    pub log_id: i64,
+    /// The code of the end from which the verdict follows; `None` if the attempt never began.
+    pub code: Option<i32>,
+}
+
+impl XxlSettlement {
+    /// Whether the verdict follows from an end that the server assumed.
+    pub(crate) fn is_assumed(&self) -> bool {
+        is_assumed(self.code)
+    }
+}
+
+/// Whether a server assumed the end with this code.
+pub(crate) fn is_assumed(code: Option<i32>) -> bool {
+    code.is_some_and(|code| code < XXL_STOPPED)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,8 +246,9 @@ pub trait XxlExecutors {
     /// belongs to no attempt of this app changes nothing.
     async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<XxlReportResults>;
 
-    /// Records that attempts have their verdicts, or never began.
-    async fn settle_xxl(&self, log_ids: &[i64], now: Timestamp) -> Result<()>;
+    /// Records that attempts have their verdicts, or never began. A verdict from an end that the server assumed does not settle an attempt
+    /// whose end is known by now: that end has no verdict yet.
+    async fn settle_xxl(&self, settlements: &[XxlSettlement], now: Timestamp) -> Result<()>;
 
     /// Records the number of the first line of an attempt's log that is not stored yet.
     async fn note_xxl_log(&self, log_id: i64, next_line: i64) -> Result<()>;

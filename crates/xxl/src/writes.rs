@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rondel_admin::{Engine, Lifecycle, Until};
 use rondel_core::AppId;
 use rondel_store::LeaseToken;
-use rondel_store::xxl::{NewXxlRun, XXL_BATCH_MAX, XxlReport, XxlReportResults, XxlRun};
+use rondel_store::xxl::{NewXxlRun, XXL_BATCH_MAX, XxlReport, XxlReportResults, XxlRun, XxlSettlement};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::lines::LineLimit;
@@ -27,7 +27,7 @@ struct PendingWrite<I, O> {
 
 type PendingSend = PendingWrite<(LeaseToken, Vec<NewXxlRun>), Vec<XxlRun>>;
 type PendingReport = PendingWrite<(AppId, Vec<XxlReport>), XxlReportResults>;
-type PendingSettle = PendingWrite<Vec<i64>, ()>;
+type PendingSettle = PendingWrite<Vec<XxlSettlement>, ()>;
 
 /// The senders of the queues of writes, for the callers.
 #[derive(Debug)]
@@ -65,10 +65,10 @@ impl Writes {
         submit(&self.report_queue, (app, reports), len).await
     }
 
-    /// Records that attempts have their verdicts, or never began; false if the store failed.
-    pub(crate) async fn settle(&self, log_ids: Vec<i64>) -> bool {
-        let len = log_ids.len();
-        len == 0 || submit(&self.settlement_queue, log_ids, len).await.is_some()
+    /// Records that attempts have their verdicts, or never began: see [`rondel_store::XxlExecutors::settle_xxl`]. False if the store failed.
+    pub(crate) async fn settle(&self, settlements: Vec<XxlSettlement>) -> bool {
+        let len = settlements.len();
+        len == 0 || submit(&self.settlement_queue, settlements, len).await.is_some()
     }
 }
 
@@ -177,8 +177,8 @@ impl Writer {
 
     async fn settle_all(self, mut receiver: mpsc::Receiver<PendingSettle>) {
         while let Some(batch) = gather(&mut receiver).await {
-            let log_ids: Vec<i64> = batch.iter().flat_map(|write| write.input.iter().copied()).collect();
-            let settle_result = self.engine.store().settle_xxl(&log_ids, self.engine.now()).await;
+            let settlements: Vec<XxlSettlement> = batch.iter().flat_map(|write| write.input.iter().copied()).collect();
+            let settle_result = self.engine.store().settle_xxl(&settlements, self.engine.now()).await;
             let settle_result =
                 settle_result.inspect_err(|error| self.log_limit.log_store_failure("settle attempts", error)).ok();
             for write in batch {

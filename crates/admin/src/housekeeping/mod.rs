@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::time::format_duration;
-use rondel_core::{RunId, Timestamp};
+use rondel_core::{NamespaceId, RunId, Timestamp};
 use rondel_store::StoreError;
 use serde_json::json;
 use tokio::time::Instant;
@@ -91,6 +91,8 @@ pub(crate) struct HousekeepingLoop<T> {
     /// Period of the passes that remove runs and logs; it depends on their retention.
     purge_period: Duration,
     batch_len: u32,
+    /// The namespace in which this node's last removal of logs ended.
+    last_log_namespace: Option<NamespaceId>,
     started_at: Instant,
     duty: PhantomData<T>,
 }
@@ -119,7 +121,14 @@ impl<T: DutyType> Background for HousekeepingLoop<T> {
 impl<T: DutyType> HousekeepingLoop<T> {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let purge_period = pass_period(shared.config.retention.min(shared.config.log_retention));
-        Self { shared, purge_period, batch_len: BATCH_MAX, started_at: Instant::now(), duty: PhantomData }
+        Self {
+            shared,
+            purge_period,
+            batch_len: BATCH_MAX,
+            last_log_namespace: None,
+            started_at: Instant::now(),
+            duty: PhantomData,
+        }
     }
 
     /// Runs a pass if one is due. Returns the number of rows removed.
@@ -144,7 +153,10 @@ impl<T: DutyType> HousekeepingLoop<T> {
                 Ok(trace_count
                     + remove_in_batches(stop, || store.forget_shadow_fires(now - retention, BATCH_MAX)).await?)
             }
-            Duty::Logs => logs::remove_logs(&self.shared, stop, Instant::now() + self.purge_period).await,
+            Duty::Logs => {
+                let deadline = Instant::now() + self.purge_period;
+                logs::remove_logs(&self.shared, &mut self.last_log_namespace, (stop, deadline)).await
+            }
             Duty::Calls => remove_in_batches(stop, || store.forget_calls(now - CALLS_KEPT_FOR, BATCH_MAX)).await,
             Duty::Messages => remove_in_batches(stop, || store.forget_messages(now - retention, BATCH_MAX)).await,
             Duty::Tokens => {

@@ -69,6 +69,17 @@ struct Page<'a> {
     #[serde(borrow)]
     items: Vec<&'a RawValue>,
     next_cursor: Option<String>,
+    /// How many lines the log had; only the first page has this number.
+    line_count: Option<u64>,
+    /// The number of the last line that was read or searched.
+    end_line: Option<u64>,
+}
+
+impl Page<'_> {
+    /// Whether the page reaches the end of a log with this number of lines.
+    fn has_end(&self, line_count: Option<u64>) -> bool {
+        self.end_line.zip(line_count).is_some_and(|(end_line, line_count)| end_line >= line_count)
+    }
 }
 
 /// The last line of a followed log.
@@ -165,6 +176,8 @@ impl Log<'_> {
     async fn print_pages(&self) -> Result<bool, Failure> {
         let mut body = self.request_page(None).await?;
         let mut requested_cursor = None;
+        // A run that logs constantly has further lines at each request.
+        let line_count = parse_json::<Page<'_>>(body.text())?.line_count;
         if !self.is_search() && self.format == Format::Json && !has_more(&body)? {
             output::print_json(body.text())?;
             return Ok(true);
@@ -172,6 +185,7 @@ impl Log<'_> {
         let (mut items, mut has_lines) = (Vec::new(), false);
         loop {
             let page: Page<'_> = parse_json(body.text())?;
+            let has_end = page.has_end(line_count);
             let (count, next_cursor) = (page.items.len(), page.next_cursor);
             has_lines |= count > 0;
             for item in page.items {
@@ -185,7 +199,9 @@ impl Log<'_> {
             match next_cursor {
                 // A page of a search may be empty although more lines follow. The search then continues, but only if the
                 // cursor has changed.
-                Some(cursor) if count > 0 || (self.is_search() && requested_cursor.as_ref() != Some(&cursor)) => {
+                Some(cursor)
+                    if !has_end && (count > 0 || (self.is_search() && requested_cursor.as_ref() != Some(&cursor))) =>
+                {
                     body = self.request_page(Some(&cursor)).await?;
                     requested_cursor = Some(cursor);
                 }
@@ -244,7 +260,8 @@ impl Log<'_> {
     async fn request_page(&self, after_cursor: Option<&str>) -> Result<Body, Failure> {
         let mut query = self.query.clone();
         query.push(("limit", PAGE_LEN));
-        query.extend(self.start_param(after_cursor));
+        // The server counts the lines only for a page that begins at a line.
+        query.push(self.start_param(after_cursor).unwrap_or(("from_line", "1")));
         self.client.get(&self.path, &query).await
     }
 
@@ -271,10 +288,10 @@ impl Log<'_> {
     }
 }
 
-/// Whether more lines may follow this page: it has lines and a cursor.
+/// Whether the log had more lines than those of this first page when the server counted them.
 fn has_more(body: &Body) -> Result<bool, Failure> {
     let page: Page<'_> = parse_json(body.text())?;
-    Ok(page.next_cursor.is_some() && !page.items.is_empty())
+    Ok(page.next_cursor.is_some() && !page.items.is_empty() && !page.has_end(page.line_count))
 }
 
 /// A line of a log, with terminal control characters escaped: `2026-03-08T07:00:00.250Z info   text`.

@@ -70,6 +70,67 @@ fn the_newest_run_that_has_begun_may_be_on_a_later_page() {
     answers.join().unwrap();
 }
 
+/// Each page has a further line and a cursor, and the pages of a search have cursors although no line matches. A further request would
+/// get no answer.
+#[test]
+fn the_log_of_a_run_that_logs_constantly_is_printed_to_its_present_end() {
+    let (url, answers) = answering(&[
+        (
+            "GET /api/v1/runs/7/logs?limit=5000&from_line=1 ",
+            "200 OK\n{\"items\":[{\"line\":\"x\"}],\"next_cursor\":\"c1\",\"line_count\":2,\"end_line\":1}",
+        ),
+        (
+            "GET /api/v1/runs/7/logs?limit=5000&after=c1 ",
+            "200 OK\n{\"items\":[{\"line\":\"y\"}],\"next_cursor\":\"c2\",\"end_line\":2}",
+        ),
+        (
+            "GET /api/v1/runs/7/logs?contains=z&limit=5000&from_line=1 ",
+            "200 OK\n{\"items\":[],\"next_cursor\":\"c1\",\"line_count\":300,\"end_line\":256}",
+        ),
+        (
+            "GET /api/v1/runs/7/logs?contains=z&limit=5000&after=c1 ",
+            "200 OK\n{\"items\":[],\"next_cursor\":\"c2\",\"end_line\":301}",
+        ),
+    ]);
+    let log = ["run", "logs", "7", "-o", "jsonl", "--server", &url];
+    let output = run(&log);
+    assert_eq!(
+        (output.code, output.stdout.as_str()),
+        (Some(0), "{\"line\":\"x\"}\n{\"line\":\"y\"}\n"),
+        "{}",
+        output.stderr
+    );
+    let output = run(&[&log[..], &["--contains", "z"]].concat());
+    assert_eq!((output.code, output.stdout.as_str()), (Some(0), ""), "{}", output.stderr);
+    answers.join().unwrap();
+}
+
+/// The list of apps has more pages than an overview reads.
+#[test]
+fn the_doctor_counts_all_apps() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        loop {
+            let (mut stream, head, _) = accept_request(&listener);
+            let is_app_list = ["GET /api/v1/apps?", "GET /api/v1/apps "].iter().any(|start| head.starts_with(start));
+            let cursor = head.split("cursor=").nth(1).and_then(|rest| rest.split([' ', '&']).next());
+            let page = cursor.and_then(|cursor| cursor.parse::<usize>().ok()).unwrap_or(0);
+            let body = if is_app_list {
+                let apps: Vec<_> = (0..50).map(|number| format!("{{\"name\":\"a{page}-{number}\"}}")).collect();
+                let next_cursor = if page < 10 { format!("\"{}\"", page + 1) } else { "null".to_owned() };
+                format!("{{\"items\":[{}],\"next_cursor\":{next_cursor}}}", apps.join(","))
+            } else {
+                "{\"items\":[],\"next_cursor\":null}".to_owned()
+            };
+            let headers = format!("content-length: {}\r\nconnection: close", body.len());
+            stream.write_all(format!("HTTP/1.1 200 OK\r\n{headers}\r\n\r\n{body}").as_bytes()).unwrap();
+        }
+    });
+    let doctor = run(&["doctor", "--server", &url]);
+    assert!(doctor.stdout.contains("50 of 550 apps were checked"), "{}{}", doctor.stdout, doctor.stderr);
+}
+
 #[test]
 fn an_export_of_an_unknown_job_names_similar_jobs() {
     let (url, answers) = answering(&[

@@ -7,7 +7,7 @@ use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId, Timestamp};
 
 use super::{join, name, next_id, pending_run};
 use crate::catalog::{Namespace, NamespaceDeleted};
-use crate::xxl::{NewXxlRun, XXL_MESSAGE_LEN_MAX, XxlExecutor, XxlReport, XxlReportOutcome, XxlRunState};
+use crate::xxl::{NewXxlRun, XXL_MESSAGE_LEN_MAX, XxlExecutor, XxlReport, XxlReportOutcome, XxlRunState, XxlSettlement};
 use crate::{LeaseToken, Store};
 
 fn executor(app: AppId, id: i64, (address, token): (&str, &str), seen_at: Timestamp) -> XxlExecutor {
@@ -113,6 +113,10 @@ pub async fn executors_of_xxl_job_are_registered_by_hand(store: &dyn Store) {
     assert_eq!(remaining, [second], "an executor goes with its namespace");
 }
 
+const fn settlement(log_id: i64, code: Option<i32>) -> XxlSettlement {
+    XxlSettlement { log_id, code }
+}
+
 /// Numbers rise, fit into 32 bits, and are assigned only under a valid lease. A job keeps its number.
 pub async fn a_number_of_xxl_job_is_sent_once(store: &dyn Store) {
     let token = join(store).await;
@@ -168,7 +172,7 @@ pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
         let found = store.report_xxl(app, &[report(stopped, code, None)], now).await.unwrap().runs;
         assert_eq!(found[0].code, Some(expected), "{code}");
     }
-    store.settle_xxl(&[stopped], now).await.unwrap();
+    store.settle_xxl(&[settlement(stopped, Some(-1))], now).await.unwrap();
     assert_eq!(store.report_xxl(app, &[report(stopped, -1, Some("again"))], now).await.unwrap().runs[0].message, None);
     // The executor's own report replaces an end that the server assumed, even after the verdict.
     let third = store.send_xxl(token, &runs[..1], now).await.unwrap().unwrap()[0].log_id;
@@ -183,14 +187,19 @@ pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
         let found = reported.runs;
         assert_eq!((found[0].state, found[0].code), (XxlRunState::Reported, Some(expected)), "{code}");
         if code == -3 {
-            store.settle_xxl(&[third], now).await.unwrap();
+            store.settle_xxl(&[settlement(third, Some(-2))], now).await.unwrap();
         }
     }
-    store.settle_xxl(&[third], now).await.unwrap();
+    // The verdict of the assumed end is stored only now, while the executor's own report has none yet.
+    store.settle_xxl(&[settlement(third, Some(-2))], now).await.unwrap();
+    let unsettled = store.unsettled_xxl(ExecutorId::new(base + 1), 10).await.unwrap();
+    let known_end = unsettled.iter().find(|run| run.log_id == third).map(|run| (run.state, run.code));
+    assert_eq!(known_end, Some((XxlRunState::Reported, Some(200))));
+    store.settle_xxl(&[settlement(third, Some(200))], now).await.unwrap();
     store.note_xxl_log(first, 12).await.unwrap();
     store.note_xxl_log(first, 5).await.unwrap();
     assert_eq!(store.unsettled_xxl(ExecutorId::new(base + 1), 10).await.unwrap()[0].log_line, 12);
-    store.settle_xxl(&[first, 7], now).await.unwrap();
+    store.settle_xxl(&[settlement(first, Some(200)), settlement(7, None)], now).await.unwrap();
     let found = store.report_xxl(app, &[report(first, 500, None)], now).await.unwrap().runs;
     assert_eq!((found[0].state, found[0].code), (XxlRunState::Settled, Some(200)));
     let remaining: Vec<i64> =

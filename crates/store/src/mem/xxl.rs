@@ -8,7 +8,8 @@ use rondel_core::{AppId, ExecutorId, RunId, Timestamp};
 use super::xxl_rows::LAST_UNASSIGNED_NUMBER;
 use super::{MemStore, to_usize};
 use crate::xxl::{
-    NewXxlRun, XXL_REGISTERED_FOR, XxlExecutor, XxlReport, XxlReportResults, XxlRun, XxlRunState, apply_reports,
+    NewXxlRun, XXL_REGISTERED_FOR, XxlExecutor, XxlReport, XxlReportResults, XxlRun, XxlRunState, XxlSettlement,
+    apply_reports, is_assumed,
 };
 use crate::{LeaseToken, Result, XxlExecutors};
 
@@ -132,10 +133,11 @@ impl XxlExecutors for MemStore {
         Ok(XxlReportResults { runs: runs.into_values().collect(), outcomes })
     }
 
-    async fn settle_xxl(&self, log_ids: &[i64], now: Timestamp) -> Result<()> {
+    async fn settle_xxl(&self, settlements: &[XxlSettlement], now: Timestamp) -> Result<()> {
         let mut state = self.state();
-        for log_id in log_ids {
-            if let Some(run) = state.xxl.runs.get_mut(log_id) {
+        for settlement in settlements {
+            let run = state.xxl.runs.get_mut(&settlement.log_id);
+            if let Some(run) = run.filter(|run| !settlement.is_assumed() || is_assumed(run.code)) {
                 run.state = XxlRunState::Settled;
                 run.reported_at.get_or_insert(now);
             }

@@ -10,7 +10,7 @@ use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use super::{SqlStore, Tx, failure, transact};
 use crate::xxl::{
     NewXxlRun, XXL_REGISTERED_FOR, XxlExecutor, XxlReport, XxlReportOutcome, XxlReportResults, XxlRun, XxlRunState,
-    apply_reports,
+    XxlSettlement, apply_reports,
 };
 use crate::{LeaseToken, Result, XxlExecutors};
 
@@ -122,6 +122,12 @@ const SETTLE_RUNS: Statement = Statement {
     name: "settle_xxl_runs",
     text: "UPDATE xxl_run SET state = 2, reported_at_ms = COALESCE(reported_at_ms, ?) \
            WHERE log_id {in_list} AND {check}state < 2{end}",
+};
+/// Only ends that are still assumed: the codes below that of a stop.
+const SETTLE_ASSUMED_RUNS: Statement = Statement {
+    name: "settle_assumed_xxl_runs",
+    text: "UPDATE xxl_run SET state = 2, reported_at_ms = COALESCE(reported_at_ms, ?) \
+           WHERE log_id {in_list} AND {check}state < 2 AND code < -1{end}",
 };
 const NOTE_LOG: Statement =
     Statement { name: "note_xxl_log", text: "UPDATE xxl_run SET log_line = ? WHERE log_id = ? AND log_line < ?" };
@@ -241,9 +247,14 @@ impl XxlExecutors for SqlStore {
         })
     }
 
-    async fn settle_xxl(&self, log_ids: &[i64], now: Timestamp) -> Result<()> {
-        for chunk in log_ids.chunks(CHUNK_MAX) {
-            self.execute(Query::new(&SETTLE_RUNS).at(now).list(chunk.iter().copied())).await?;
+    async fn settle_xxl(&self, settlements: &[XxlSettlement], now: Timestamp) -> Result<()> {
+        let (assumed, known): (Vec<XxlSettlement>, Vec<XxlSettlement>) =
+            settlements.iter().copied().partition(XxlSettlement::is_assumed);
+        for (statement, group) in [(&SETTLE_RUNS, known), (&SETTLE_ASSUMED_RUNS, assumed)] {
+            for chunk in group.chunks(CHUNK_MAX) {
+                let log_ids = chunk.iter().map(|settlement| settlement.log_id);
+                self.execute(Query::new(statement).at(now).list(log_ids)).await?;
+            }
         }
         Ok(())
     }

@@ -159,22 +159,20 @@ impl LogStream {
                 self.last_sent_at = Instant::now();
                 return Some(Ok(self.lines_in_format(&batch.lines)));
             }
-            if !batch.is_drained {
-                continue;
-            }
-            if is_settled {
+            // If the log is not drained, a search has found no line yet and continues at once. It can read a large log for minutes.
+            if batch.is_drained && is_settled {
                 if self.follow.ends_with_attempt || self.follow.position.attempt >= self.follow.run.attempt {
                     return self.end(true).map(Ok);
                 }
                 self.follow.position = Position::before_first_line(self.follow.position.attempt + 1);
-            } else if !self.follow.waits_for_lines {
+            } else if batch.is_drained && !self.follow.waits_for_lines {
                 return self.end(false).map(Ok);
             } else if self.must_end() {
                 return Some(self.end_early());
             } else if self.last_sent_at.elapsed() >= KEEP_ALIVE_DELAY {
                 self.last_sent_at = Instant::now();
                 return Some(Ok(self.keep_alive()));
-            } else {
+            } else if batch.is_drained {
                 self.wait().await;
             }
         }
@@ -198,6 +196,7 @@ impl LogStream {
         let is_settled = lines::is_settled(&self.follow.run, self.follow.position.attempt, now);
         let range = LogRange {
             from: self.follow.position,
+            before_line: None,
             line_filter: &self.follow.line_filter,
             limit: BATCH_LINE_COUNT_MAX,
             bytes_max: PIECE_LEN,

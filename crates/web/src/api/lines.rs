@@ -172,6 +172,8 @@ pub(crate) fn is_settled(run: &Run, attempt: i32, now: Timestamp) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogRange<'a> {
     pub(crate) from: Position,
+    /// The line before which the part ends; `None` for the end of the log.
+    pub(crate) before_line: Option<u64>,
     pub(crate) line_filter: &'a LineFilter,
     /// Maximum number of lines.
     pub(crate) limit: usize,
@@ -179,15 +181,15 @@ pub(crate) struct LogRange<'a> {
     pub(crate) bytes_max: usize,
 }
 
-/// Reads at most `limit` lines and `bytes_max` bytes of text. If few lines match the filter, a call may end before it has found one; then
-/// `is_drained` is false and the caller continues at `position`.
+/// Reads at most `limit` lines and `bytes_max` bytes of text, and no line from `before_line` on. If few lines match the filter, a call may
+/// end before it has found one; then `is_drained` is false and the caller continues at `position`.
 pub(crate) async fn read(
     store: &dyn Store,
     run: &Run,
     range: LogRange<'_>,
     now: Timestamp,
 ) -> Result<Lines, StoreError> {
-    let LogRange { from, line_filter, limit, bytes_max } = range;
+    let LogRange { from, line_filter, bytes_max, .. } = range;
     let mut searched_chunk_count = 0;
     let is_settled = is_settled(run, from.attempt, now);
     let mut page = Lines { lines: Vec::new(), position: from, is_drained: false, text_bytes: 0 };
@@ -204,7 +206,7 @@ pub(crate) async fn read(
                 page.is_drained = true;
                 return Ok(page);
             }
-            if !page.add_chunk(chunk, line_filter, (limit, bytes_max)) {
+            if !page.add_chunk(chunk, range) {
                 return Ok(page);
             }
             searched_chunk_count += 1;
@@ -229,7 +231,8 @@ pub(super) fn is_fresh(chunk: &LogChunk, now: Timestamp) -> bool {
 
 impl Lines {
     /// Adds the lines of a chunk. `false` means that a limit was reached before the end of the chunk.
-    fn add_chunk(&mut self, chunk: LogChunk, line_filter: &LineFilter, (limit, bytes_max): (usize, usize)) -> bool {
+    fn add_chunk(&mut self, chunk: LogChunk, range: LogRange<'_>) -> bool {
+        let LogRange { before_line, line_filter, limit, bytes_max, .. } = range;
         if self.position.is_before_gap(chunk.sequence) {
             // Moves the position past the missing chunks: even if the page ends within this chunk, the next call does not wait for them
             // again.
@@ -237,7 +240,7 @@ impl Lines {
         }
         let skip = self.position.skip;
         for line in chunk.lines.into_iter().skip(skip) {
-            if self.lines.len() >= limit {
+            if self.lines.len() >= limit || before_line.is_some_and(|line| self.position.seq + 1 >= line) {
                 return false;
             }
             let is_match = line_filter.matches(&line);

@@ -105,6 +105,14 @@ impl Seek {
         }
     }
 
+    /// The line before which the page ends, also if a filter leaves it fewer lines than its limit.
+    const fn before_line(self) -> Option<u64> {
+        match self {
+            Self::Before(line) => Some(line),
+            Self::Tail(_) | Self::From(_) | Self::Around(_) => None,
+        }
+    }
+
     /// Whether the page also has a fixed end. Such a page cannot be streamed.
     pub(crate) const fn has_end(self) -> bool {
         matches!(self, Self::Before(_) | Self::Around(_))
@@ -199,8 +207,8 @@ impl Extent {
         let required_line = if line_filter.matches_all() { seek.required_line(self.line_count()) } else { 0 };
         loop {
             let window = self.window(store, seek, limit).await?;
-            let bytes_max = lines::TEXT_BYTES_MAX;
-            let range = LogRange { from: window.from, line_filter, limit: window.limit, bytes_max };
+            let (before_line, bytes_max) = (seek.before_line(), lines::TEXT_BYTES_MAX);
+            let range = LogRange { from: window.from, before_line, line_filter, limit: window.limit, bytes_max };
             let page = lines::read(store, run, range, now).await?;
             let end_line = page.position.line_count();
             if end_line >= required_line || page.is_drained || limit <= 1 {

@@ -68,6 +68,8 @@ pub(super) struct LogPage {
     next_cursor: Option<String>,
     /// Whether no more lines will follow.
     complete: bool,
+    /// The number of the last line that was read or searched, whether it matches or not; 0 before the first.
+    end_line: u64,
     /// How many lines the attempt has now, if the query names a line.
     #[serde(skip_serializing_if = "Option::is_none")]
     line_count: Option<u64>,
@@ -142,13 +144,14 @@ async fn log_page(
             (page, Some(extent.line_count()))
         }
         None => {
-            let range = LogRange { from, line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX };
+            let range = LogRange { from, before_line: None, line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX };
             (lines::read(store, run, range, now).await?, None)
         }
     };
     let complete = page.is_drained && lines::is_settled(run, from.attempt, now);
     let next_cursor = (!complete).then(|| listing.cursor(page.position));
-    json_response(StatusCode::OK, &LogPage { items: page.lines, next_cursor, complete, line_count })
+    let end_line = page.position.line_count();
+    json_response(StatusCode::OK, &LogPage { items: page.lines, next_cursor, complete, end_line, line_count })
 }
 
 /// The attempt that the caller names, or else the newest.

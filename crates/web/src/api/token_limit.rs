@@ -1,5 +1,7 @@
 //! Limits the number of tokens of an account, and decides which tokens a caller may manage.
 
+use std::time::Duration;
+
 use rondel_core::access::{Permission, PermittedApps};
 use rondel_store::access::{TokenRecord, TokenScope};
 
@@ -26,6 +28,17 @@ pub(super) async fn check<Q>(call: &GlobalCall<Q>, token: &TokenRecord) -> Resul
     }
     let detail = format!("{VALID_TOKEN_COUNT_MAX} tokens {owner_text}; revoke those that are not needed");
     Err(Problem::new(Code::TooManyTokens, detail))
+}
+
+/// Like [`check`], for a token that replaces another one. If the replaced token ends at once, the number of valid tokens stays the same: a
+/// leaked token can be replaced also at the limit.
+pub(super) async fn check_replacement<Q>(
+    call: &GlobalCall<Q>,
+    (replaced_token, overlap): (&TokenRecord, Duration),
+    token: &TokenRecord,
+) -> Result<(), Problem> {
+    let is_counted_together = token.owner.is_some() || token.line == replaced_token.line;
+    if overlap.is_zero() && is_counted_together { Ok(()) } else { check(call, token).await }
 }
 
 /// The scope of the tokens that the caller may manage; `None` for all tokens.

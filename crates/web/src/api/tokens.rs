@@ -453,7 +453,7 @@ async fn replace<Q>(
         expires_at,
         ..replaced_token.clone()
     };
-    token_limit::check(call, &record).await?;
+    token_limit::check_replacement(call, (&replaced_token, overlap), &record).await?;
     let names = GrantNames::read(engine, record.grants.iter()).await?;
     if !auth::rotate(engine.store(), replaced_token.id, now + overlap, &record).await? {
         return Err(Problem::new(Code::TokenOver, "the token was revoked or has expired; create a new one"));

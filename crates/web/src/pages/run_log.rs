@@ -279,7 +279,7 @@ async fn read_part<Q>(
     let (from, log_page) = match lines_to_read {
         LinesToRead::At(extent, seek, limit) => extent.read_page(store, run, (seek, limit), line_filter, now).await?,
         LinesToRead::Found(PageWindow { from, limit }) | LinesToRead::New(PageWindow { from, limit }) => {
-            let range = LogRange { from, line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX };
+            let range = LogRange { from, before_line: None, line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX };
             (from, lines::read(store, run, range, now).await?)
         }
     };

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
+use futures_util::StreamExt as _;
 use rondel_core::outcome::Outcome;
 use rondel_core::{RunId, Timestamp};
 use rondel_store::logs::{LogChunk, LogLine, NUMBERED_BY_LINE};
@@ -243,6 +244,46 @@ async fn the_server_searches() {
         let refusal = server.get(&format!("{path}?{query}")).await.expect(422);
         assert_eq!(refusal["errors"][0]["parameter"], parameter);
     }
+}
+
+/// Clients and proxies close a connection that is silent for a minute.
+#[tokio::test]
+async fn a_stream_that_searches_a_large_log_is_kept_alive() {
+    let (server, run, path) = started().await;
+    // The log has more chunks than one read of the stream searches.
+    for sequence in 0..300 {
+        write(&server, run, sequence, &[if sequence == 290 { "the Needle" } else { "nothing" }]).await;
+    }
+    let follow = server.request("GET", &format!("{path}?follow=true&contains=needle"));
+    let response = server.app.clone().oneshot(follow.body(Body::empty()).unwrap()).await.unwrap();
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(20)).await;
+    let mut pieces = response.into_body().into_data_stream();
+    assert_eq!(&pieces.next().await.unwrap().unwrap()[..], b"\n", "nothing was found yet");
+    let piece = String::from_utf8(pieces.next().await.unwrap().unwrap().to_vec()).unwrap();
+    assert!(piece.contains("the Needle"), "{piece}");
+}
+
+#[tokio::test]
+async fn a_filtered_page_before_a_line_ends_there() {
+    let (server, run, path) = started().await;
+    for sequence in 0..10 {
+        write(&server, run, sequence, &["nothing", "a needle"]).await;
+    }
+    for (query, expected) in [
+        ("before=11&limit=4", vec![8, 10]),
+        ("before=12&limit=4", vec![8, 10]),
+        ("before=2&limit=4", vec![]),
+        ("before=99&limit=4", vec![18, 20]),
+    ] {
+        let page = server.get(&format!("{path}?contains=needle&{query}")).await.expect(200);
+        assert_eq!(numbers(&page), expected, "{query}");
+    }
+    let page = server.get(&format!("{path}?contains=needle&before=12&limit=4")).await.expect(200);
+    assert_eq!(page["end_line"], 11);
+    let next = page["next_cursor"].as_str().unwrap();
+    let page = server.get(&format!("{path}?contains=needle&after={next}&limit=1")).await.expect(200);
+    assert_eq!((numbers(&page), &page["end_line"]), (vec![12], &json!(12)));
 }
 
 #[tokio::test]

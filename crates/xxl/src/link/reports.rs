@@ -7,7 +7,7 @@ use rondel_proto::ITEM_COUNT_MAX;
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::{self, RefusedWhy};
 use rondel_store::LeaseToken;
-use rondel_store::xxl::{XxlReport, XxlRun, XxlRunState};
+use rondel_store::xxl::{XxlReport, XxlRun, XxlRunState, XxlSettlement};
 use tokio::time::Instant;
 
 use super::offer::{refusal, reply};
@@ -107,7 +107,7 @@ impl Link {
                 .end(session, log_id, CODE_LOST, "the server lost its lease before it could send the run")
                 .await;
         }
-        if !self.shared.writes.settle(vec![log_id]).await {
+        if !self.shared.writes.settle(vec![XxlSettlement { log_id, code: None }]).await {
             return false;
         }
         let Some(entry) = self.table.remove(log_id) else { return true };
@@ -288,16 +288,16 @@ impl Link {
 
     pub(super) async fn on_acked(&mut self, acks: &[v1::ResultAck]) -> bool {
         let now = Instant::now();
-        let mut settled_ids = Vec::with_capacity(acks.len());
+        let mut settlements = Vec::with_capacity(acks.len());
         for ack in acks {
             if let Some(entry) = self.table.attempt_mut(RunId::new(ack.run_id), ack.attempt)
                 && !entry.is_open()
             {
                 entry.acked_at.get_or_insert(now);
-                settled_ids.push(entry.row.log_id);
+                settlements.push(XxlSettlement { log_id: entry.row.log_id, code: entry.row.code });
             }
         }
-        if !self.shared.writes.settle(settled_ids).await {
+        if !self.shared.writes.settle(settlements).await {
             // These attempts are found again in the store, and their results are sent once more.
             return false;
         }
