@@ -7,7 +7,9 @@ use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId, Timestamp};
 
 use super::{join, name, next_id, pending_run};
 use crate::catalog::{Namespace, NamespaceDeleted};
-use crate::xxl::{NewXxlRun, XXL_MESSAGE_LEN_MAX, XxlExecutor, XxlReport, XxlReportOutcome, XxlRunState, XxlSettlement};
+use crate::xxl::{
+    NewXxlRun, XXL_MESSAGE_LEN_MAX, XxlExecutor, XxlReport, XxlReportOutcome, XxlRunState, XxlSettlement,
+};
 use crate::{LeaseToken, Store};
 
 fn executor(app: AppId, id: i64, (address, token): (&str, &str), seen_at: Timestamp) -> XxlExecutor {

@@ -97,9 +97,8 @@ async fn a_rotation_that_ends_the_old_token_at_once_is_no_further_token() {
         make_token(&server, admin, api("1h")).await;
     }
     let path = format!("/api/v1/tokens/{}/rotate", leaked["id"].as_str().unwrap());
-    let rotate = async |overlap: &str| {
-        as_token(&server, admin, "POST", &path, &json!({"overlap": overlap}).to_string()).await
-    };
+    let rotate =
+        async |overlap: &str| as_token(&server, admin, "POST", &path, &json!({"overlap": overlap}).to_string()).await;
     assert_eq!(rotate("1s").await.expect(409)["code"], "too_many_tokens");
     assert!(is_valid(&server, &leaked).await);
     let new = rotate("0s").await.expect(201);

@@ -10,7 +10,9 @@ use rondel_core::{JobId, NodeId, Run, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use super::cancel::ask_to_cancel;
-use crate::ledger::{ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, RequestedShards, UnsentPlace, merge_by_instant};
+use crate::ledger::{
+    ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, RequestedShards, UnsentPlace, merge_by_instant,
+};
 use crate::mem::{DueRow, MemStore, State, StoredNode, key, to_usize};
 use crate::{Claim, LeaseToken, Result};
 
