@@ -100,13 +100,12 @@ impl AuditNote {
         fields.is_denied |= codes.any(|code| code == Code::Forbidden.as_str());
     }
 
-    /// Marks a request that names several objects as refused for the audit log, if the caller may not see some of these objects: the answer
-    /// treats them like objects that do not exist. Without an object that the caller may see, the request can change nothing.
+    /// Marks a request that names several objects as refused for the audit log, if some exist and the caller may see none: the answer
+    /// treats them like objects that do not exist.
     pub(crate) fn mark_hidden(&self, hidden_count: usize, visible_count: usize) {
-        if hidden_count > 0 {
+        if hidden_count > 0 && visible_count == 0 {
             let mut fields = self.fields();
-            fields.is_denied = true;
-            fields.has_changed_nothing |= visible_count == 0;
+            (fields.is_denied, fields.has_changed_nothing) = (true, true);
         }
     }
 }

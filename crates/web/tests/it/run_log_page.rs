@@ -140,7 +140,7 @@ async fn a_search_that_ends_early_leads_to_the_rest_of_the_log() {
     server.finish(run, Outcome::Succeeded).await;
     let visitor = Visitor::signed_in(&server).await;
     let rest_url = |page: &str| {
-        let url = page.split_once("data-rest href=\"")?.1.split('"').next()?.replace("&#38;", "&");
+        let url = page.split_once("data-rest href=\"")?.1.split('"').next()?.replace("&amp;", "&");
         Some(url.split('#').next()?.to_owned())
     };
     for (search, first, rest) in [

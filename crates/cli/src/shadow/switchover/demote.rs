@@ -83,6 +83,7 @@ pub(super) async fn demote(
                 Err(outcome) => drop(outcomes.insert(job.name.clone(), outcome)),
             }
         }
+        unmark_ended(database, &batch, &outcomes).await;
         obstacle = start_in_xxl_job(switch, database, stopped_jobs, &mut outcomes).await;
     }
     if let Some(reason) = obstacle {
@@ -110,6 +111,17 @@ async fn why_not_writable(database: &mut XxlDatabase, numbers: &[i64]) -> Option
 async fn mark(database: &mut XxlDatabase, batch: &[&Job]) -> Option<String> {
     let numbers: Vec<i64> = batch.iter().filter(|job| !job.is_shadow).map(|job| job.number).collect();
     database.xxl_mark(&numbers, clock::now().as_millis()).await.err().map(|error| chain_in_one_line(&error))
+}
+
+/// Removes the marks of jobs that have no further fire: they are not started in XXL-JOB, and a mark would make a later import take them for
+/// promoted jobs.
+async fn unmark_ended(database: &mut XxlDatabase, batch: &[&Job], outcomes: &Outcomes) {
+    let has_ended = |job: &&&Job| {
+        outcomes.get(&job.name).is_some_and(|o| o.is_done && matches!(o.run_location, RunLocation::Neither))
+    };
+    let numbers: Vec<i64> = batch.iter().filter(has_ended).map(|job| job.number).collect();
+    // A mark that stays does no harm to the jobs of this command: their fires are over.
+    database.xxl_unmark(&numbers).await.ok();
 }
 
 /// Puts a job in shadow mode: from the seam on, Rondel no longer runs it.
