@@ -49,7 +49,7 @@ impl ClusterState {
         let mut cluster = Self {
             nodes: items(client, &["nodes"], &[]).await?,
             executors: all_items(client, &["executors"]).await?,
-            apps: all_items(client, &["apps"]).await?,
+            apps: items(client, &["apps"], &[]).await?,
             alerts: Alerts::read(client).await,
             pending_runs: pending_runs_until(client, now).await?,
             ..Self::default()

@@ -105,32 +105,6 @@ fn the_log_of_a_run_that_logs_constantly_is_printed_to_its_present_end() {
     answers.join().unwrap();
 }
 
-/// The list of apps has more pages than an overview reads.
-#[test]
-fn the_doctor_counts_all_apps() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    std::thread::spawn(move || {
-        loop {
-            let (mut stream, head, _) = accept_request(&listener);
-            let is_app_list = ["GET /api/v1/apps?", "GET /api/v1/apps "].iter().any(|start| head.starts_with(start));
-            let cursor = head.split("cursor=").nth(1).and_then(|rest| rest.split([' ', '&']).next());
-            let page = cursor.and_then(|cursor| cursor.parse::<usize>().ok()).unwrap_or(0);
-            let body = if is_app_list {
-                let apps: Vec<_> = (0..50).map(|number| format!("{{\"name\":\"a{page}-{number}\"}}")).collect();
-                let next_cursor = if page < 10 { format!("\"{}\"", page + 1) } else { "null".to_owned() };
-                format!("{{\"items\":[{}],\"next_cursor\":{next_cursor}}}", apps.join(","))
-            } else {
-                "{\"items\":[],\"next_cursor\":null}".to_owned()
-            };
-            let headers = format!("content-length: {}\r\nconnection: close", body.len());
-            stream.write_all(format!("HTTP/1.1 200 OK\r\n{headers}\r\n\r\n{body}").as_bytes()).unwrap();
-        }
-    });
-    let doctor = run(&["doctor", "--server", &url]);
-    assert!(doctor.stdout.contains("50 of 550 apps were checked"), "{}{}", doctor.stdout, doctor.stderr);
-}
-
 #[test]
 fn an_export_of_an_unknown_job_names_similar_jobs() {
     let (url, answers) = answering(&[
