@@ -169,7 +169,8 @@ async fn token_id(client: &Client, id_or_name: &str) -> Result<String, Failure> 
     }
 }
 
-/// The tokens with this name that have not ended. If there are none, those that have expired: each rotation leaves one with the name.
+/// The tokens with this name that have not ended: each rotation leaves one with the name that expires. If there are none, those that have
+/// expired.
 fn tokens_of_name<'t>(tokens: &'t [Value], name: &str, now: Timestamp) -> Vec<&'t Value> {
     let in_state = |state: &str| -> Vec<&'t Value> {
         tokens.iter().filter(|token| token["name"] == name && state_text(token, now) == state).collect()

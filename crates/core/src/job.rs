@@ -178,6 +178,12 @@ impl Job {
         matches!(self.route, Route::Broadcast) || self.shards.is_some()
     }
 
+    /// Whether each of its fires is a broadcast: one shard for each executor.
+    #[must_use]
+    pub const fn is_broadcast(&self) -> bool {
+        self.is_sharded() && self.shards.is_none()
+    }
+
     /// The shard with this index, if shards have names.
     #[must_use]
     pub fn shard(&self, index: i32) -> Option<&ItemSpec> {

@@ -229,14 +229,24 @@ pub struct UnsuccessfulCounts {
 }
 
 impl UnsuccessfulCounts {
-    /// How many of the rows are cancelled runs, before these are left out.
-    pub(crate) fn cancelled_count(&self) -> u64 {
-        self.counts.iter().filter(|runs| runs.status == RunStatus::Cancelled).map(|runs| runs.count).sum()
+    /// How many rows are read instead of these `row_count`, if cancelled runs take the place of older rows. Expects the counts of cancelled
+    /// runs too.
+    pub(crate) fn greater_row_count(&self, row_count: u32) -> Option<u32> {
+        let cancelled_runs = self.counts.iter().filter(|runs| runs.status == RunStatus::Cancelled);
+        let cancelled_count: u64 = cancelled_runs.map(|runs| runs.count).sum();
+        let is_too_small = self.is_cut && cancelled_count > u64::from(row_count / 2);
+        is_too_small.then(|| row_count.saturating_mul(CANCELLED_ROWS_FACTOR))
+    }
+
+    /// Leaves out the cancelled runs.
+    pub(crate) fn without_cancelled(mut self) -> Self {
+        self.counts.retain(|runs| runs.status != RunStatus::Cancelled);
+        self
     }
 }
 
 /// If more than half of the rows that [`Rollups::unsuccessful_runs`] reads are cancelled runs, it reads this many times as many rows.
-pub(crate) const CANCELLED_ROWS_FACTOR: u32 = 10;
+const CANCELLED_ROWS_FACTOR: u32 = 10;
 
 /// How often a job's runs ended with one status other than success, among the newest rows of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

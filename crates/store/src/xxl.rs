@@ -121,9 +121,9 @@ pub struct XxlRun {
 impl XxlRun {
     /// Records the end of the attempt if the report counts: see [`XxlExecutors::report_xxl`]. `false` if the recorded end stays.
     pub(crate) fn record_end(&mut self, report: &XxlReport, now: Timestamp) -> bool {
-        let is_assumed = is_assumed(self.code) && report.code >= 0;
+        let replaces_assumed_end = is_assumed(self.code) && report.code >= 0;
         let is_stopped = report.code == XXL_STOPPED && self.state != XxlRunState::Settled;
-        let replaces_end = self.state == XxlRunState::Open || is_assumed || is_stopped;
+        let replaces_end = self.state == XxlRunState::Open || replaces_assumed_end || is_stopped;
         if replaces_end {
             (self.state, self.code, self.reported_at) = (XxlRunState::Reported, Some(report.code), Some(now));
             self.message = report.message.as_deref().map(truncate_message);

@@ -87,14 +87,14 @@ impl AuditNote {
     }
 
     /// Marks the request as refused for the audit log. Needed where the answer hides the refusal, such as a 404 for a job that the caller
-    /// may not see. The entry of a change that is answered without an error is not affected.
+    /// may not see. If the answer is no error, this has an effect only if the request has changed nothing.
     pub(crate) fn mark_denied(&self) {
         self.fields().is_denied = true;
     }
 
     /// Marks a request on several objects as failed for the audit log, although its answer is no error: the action failed for each of
     /// them, with these codes of problems.
-    pub(crate) fn mark_all_failed<'c>(&self, mut codes: impl Iterator<Item = &'c str>) {
+    pub(crate) fn mark_all_failed(&self, mut codes: impl Iterator<Item = &'static str>) {
         let mut fields = self.fields();
         fields.has_changed_nothing = true;
         fields.is_denied |= codes.any(|code| code == Code::Forbidden.as_str());

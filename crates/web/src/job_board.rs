@@ -37,8 +37,8 @@ const SAVE_OVERLAP: Duration = Duration::from_secs(10);
 const HEALTH_PERIOD: Duration = Duration::from_secs(10);
 /// How many late runs are read at a time.
 const LATE_RUN_BATCH_COUNT: u32 = 1000;
-/// At most this many batches of late runs are read. Together they have as many runs as one search reads, so no late run is left out among
-/// those.
+/// At most this many batches of late runs are read. One search reads at most `SEARCHED_COUNT_MAX` runs, and even if all of them are late, these
+/// batches hold them.
 const LATE_BATCH_COUNT_MAX: u32 = SEARCHED_COUNT_MAX / LATE_RUN_BATCH_COUNT;
 /// How far back late runs are searched.
 const LATE_LOOK_BACK: Duration = Duration::from_secs(3600);

@@ -14,6 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use crate::audit::AuditNote;
 use crate::body::refuse_value;
 use crate::call::Call;
 use crate::job_board::{BoardEntry, JobOrder, OfferedHandlers};
@@ -40,7 +41,7 @@ pub(crate) enum JobAction {
     Label,
     /// Removes the label with this key from each job.
     Unlabel,
-    /// Deletes the jobs, except those that other jobs follow which stay.
+    /// Deletes the jobs. A job stays if a job that is not deleted follows it.
     Delete,
 }
 
@@ -202,6 +203,15 @@ pub(crate) struct BulkJobsOutcome {
     pub(crate) problems: Vec<JobProblem>,
 }
 
+impl BulkJobsOutcome {
+    /// Marks the request as failed for the audit log if the action failed for every job.
+    pub(crate) fn mark_if_all_failed(&self, note: &AuditNote) {
+        if self.changed.is_empty() && self.unchanged == 0 && !self.problems.is_empty() {
+            note.mark_all_failed(self.problems.iter().map(|problem| problem.code));
+        }
+    }
+}
+
 /// How long after its start a bulk request may begin further actions. This is less than the timeout of the request, since a timeout would
 /// lose the answer with the outcomes.
 pub(crate) fn action_timeout<Q>(call: &Call<Q>) -> Duration {
@@ -265,9 +275,7 @@ pub(crate) async fn apply_to_jobs<Q>(call: &Call<Q>, bulk_action: &BulkJobAction
             Err(problem) => outcome.problems.push(JobProblem::new(name, &problem)),
         }
     }
-    if outcome.changed.is_empty() && outcome.unchanged == 0 && !outcome.problems.is_empty() {
-        call.note.mark_all_failed(outcome.problems.iter().map(|problem| problem.code));
-    }
+    outcome.mark_if_all_failed(&call.note);
     call.note.changed_to(&serde_json::json!({
         "action": bulk_action.action,
         "label": bulk_action.label.as_ref().map(|(key, value)| format!("{key}={value}")),

@@ -10,7 +10,6 @@ use rondel_store::ledger::{MarkToRemove, OpenPage};
 use rondel_store::{LeaseToken, StoreError};
 
 use crate::definitions::CompiledDefinitions;
-use crate::dispatch::ReadyRun;
 use crate::node::Shared;
 
 /// How overdue a run of this node must be before it counts as missing in memory.
@@ -157,9 +156,8 @@ pub(super) async fn remove_marks(shared: &Shared, token: LeaseToken, strays: &mu
 }
 
 fn mark_to_remove(run: &Run, definitions: &CompiledDefinitions) -> MarkToRemove {
-    let definition = definitions.get(&(run.job, run.job_version)).cloned();
-    let ready = definition.map(|definition| ReadyRun::new(run.clone(), definition));
-    let keeps_executor = ready.is_some_and(|ready| ready.is_for_one_executor());
+    let definition = definitions.get(&(run.job, run.job_version));
+    let keeps_executor = definition.is_some_and(|definition| definition.job.is_broadcast());
     MarkToRemove { run: run.id, attempt: run.attempt, keeps_executor }
 }
 

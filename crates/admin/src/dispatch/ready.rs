@@ -122,8 +122,7 @@ impl ReadyRun {
 
     /// Whether it is the shard of a broadcast, which goes to the same executor each time that it is sent.
     pub(crate) fn is_for_one_executor(&self) -> bool {
-        let job = &self.definition.job;
-        job.is_sharded() && job.shards.is_none()
+        self.definition.job.is_broadcast()
     }
 
     /// The lease under which this node took the run, and under which it is sent.

@@ -144,8 +144,8 @@ impl State {
         earliest
     }
 
-    /// Whether no executor has a run other than a pump's group, and no mark is being removed. A shard's mark that is being stored may have to
-    /// be removed, and a row that is shelved with a mark loses its executor.
+    /// Whether no executor has a run other than a pump's group, no mark is being removed, and no mark of a broadcast's shard is being stored:
+    /// such a mark may have to be removed, and a row that is shelved with its mark loses its executor.
     pub(crate) fn is_drained(&self) -> bool {
         // Groups of pump jobs run without an end, so the drain does not wait for them: the next server takes them over.
         let must_end = |active: &ActiveRun| active.ready.definition.job.pump.is_none();

@@ -125,13 +125,8 @@ pub(super) fn note_all_waits(d: &mut Decision<'_>) {
             continue;
         }
         let (detail, place) = describe_wait(d, ready, wait);
-        let detail_so_far = ready.run.detail.as_deref().cloned().unwrap_or_default();
-        notes.push(NotedWait {
-            run,
-            attempt,
-            detail: Arc::new(detail_so_far.with_wait(Arc::unwrap_or_clone(detail))),
-            place,
-        });
+        let detail = detail_with_wait(ready, Arc::unwrap_or_clone(detail));
+        notes.push(NotedWait { run, attempt, detail, place });
     }
     require_marks(d, &notes);
     let mut notes = notes.into_iter();
@@ -156,8 +151,7 @@ pub(super) fn note_waits(d: &mut Decision<'_>) {
         }
         let (detail, place) = describe_wait(d, ready, wait);
         if noted_wait.is_none_or(|noted| noted.detail != detail || noted.place != place) {
-            let detail_so_far = ready.run.detail.as_deref().cloned().unwrap_or_default();
-            let stored_detail = Arc::new(detail_so_far.with_wait((*detail).clone()));
+            let stored_detail = detail_with_wait(ready, (*detail).clone());
             changed_notes.push(NotedWait { run, attempt, detail: stored_detail, place: place.clone() });
         }
         waits_to_keep.insert(run, StoredWait { attempt, token, stored_at: now, detail, place });
@@ -243,6 +237,12 @@ fn describe_wait(d: &Decision<'_>, ready: &ReadyRun, wait: Wait) -> (Arc<ReasonD
             (Arc::new(detail), place)
         }
     }
+}
+
+/// What the row of a run stores once this wait is noted: the parameters that the row has so far, and the wait.
+fn detail_with_wait(ready: &ReadyRun, wait: ReasonDetail) -> Arc<ReasonDetail> {
+    let detail_so_far = ready.run.detail.as_deref().cloned().unwrap_or_default();
+    Arc::new(detail_so_far.with_wait(wait))
 }
 
 /// The executor that the shard of a broadcast is meant for; `None` for a retry, and for any other run.

@@ -290,17 +290,17 @@ impl LogLoop {
         wanted_attempts: &BTreeSet<(RunId, i32)>,
     ) -> Result<HashMap<RunId, Vec<Attempt>>, StoreError> {
         let store = &self.shared.store;
-        let read = |run: RunId| async move { store.attempts(run).await.map(|attempts| (run, attempts)) };
+        let read =
+            |run: RunId| async move { empty_if_refused(store.attempts(run).await).map(|attempts| (run, attempts)) };
         let ids: BTreeSet<RunId> = wanted_attempts.iter().map(|(run, _)| *run).collect();
         let reads: Vec<_> = ids.into_iter().map(read).collect();
         let mut results = stream::iter(reads).buffered(CONCURRENT_READ_COUNT);
         let mut earlier_attempts = HashMap::new();
         while let Some(result) = results.next().await {
-            for (run, mut attempts) in empty_if_refused(result.map(|found| vec![found]))? {
-                // A run can have many other attempts, each with a long message.
-                attempts.retain(|attempt| wanted_attempts.contains(&(run, attempt.attempt)));
-                earlier_attempts.insert(run, attempts);
-            }
+            let (run, mut attempts) = result?;
+            // A run can have many other attempts, each with a long message.
+            attempts.retain(|attempt| wanted_attempts.contains(&(run, attempt.attempt)));
+            earlier_attempts.insert(run, attempts);
         }
         Ok(earlier_attempts)
     }

@@ -95,6 +95,19 @@ pub async fn find_calendar(
     Ok(Some((PinnedCalendar { id: record.id, version: record.version }, Arc::new(calendar))))
 }
 
+/// Like [`check`] at the present instant, after the instants in the past that are to run have been replaced
+/// ([`JobSpec::replace_past_instants`]).
+pub(super) async fn replace_and_check(
+    node: &Node,
+    namespace: NamespaceId,
+    mut spec: JobSpec,
+    stored_spec: Option<&JobSpec>,
+) -> Result<CheckedDefinition, JobError> {
+    let now = node.now();
+    spec.replace_past_instants(instant_after(now), stored_spec);
+    check(node, namespace, spec, now, stored_spec).await
+}
+
 /// Checks a definition that is to replace `stored_spec`; `None` for a new job. Unless the definition was stored before, the caller has
 /// replaced its instants in the past ([`JobSpec::replace_past_instants`]).
 pub(super) async fn check(

@@ -105,15 +105,8 @@ impl RunRequest {
 ///
 /// # Errors
 /// [`JobError::Invalid`], [`JobError::NameTaken`], the store's.
-pub async fn create(
-    node: &Node,
-    namespace: NamespaceId,
-    mut spec: JobSpec,
-    author: &str,
-) -> Result<JobRecord, JobError> {
-    let checked_at = node.now();
-    spec.replace_past_instants(checks::instant_after(checked_at), None);
-    let definition = checks::check(node, namespace, spec, checked_at, None).await?;
+pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: &str) -> Result<JobRecord, JobError> {
+    let definition = checks::replace_and_check(node, namespace, spec, None).await?;
     if node.store().job(namespace, &definition.spec.name).await?.is_some() {
         return Err(JobError::NameTaken);
     }
@@ -245,14 +238,12 @@ pub async fn end_queued_of_deleted(
 async fn change_definition(
     node: &Node,
     record: &JobRecord,
-    mut spec: JobSpec,
+    spec: JobSpec,
     expected_version: Option<i64>,
     choice_and_author: (Option<QueuedRunsPolicy>, &str),
 ) -> Result<JobRecord, JobError> {
     check_name(record, &spec)?;
-    let checked_at = node.now();
-    spec.replace_past_instants(checks::instant_after(checked_at), Some(&record.spec));
-    let definition = checks::check(node, record.namespace, spec, checked_at, Some(&record.spec)).await?;
+    let definition = checks::replace_and_check(node, record.namespace, spec, Some(&record.spec)).await?;
     let saved_record = save(node, record, definition, expected_version, choice_and_author).await?;
     Ok(catch_up_with_calendar(node, saved_record).await)
 }

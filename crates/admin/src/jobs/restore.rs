@@ -1,4 +1,4 @@
-//! Gives a job a definition that it, or the code that declares it, had before.
+//! Gives a job a definition that is stored already: one of its earlier versions, or its declaration in code.
 
 use rondel_core::JobSpec;
 use rondel_store::catalog::JobRecord;

@@ -17,7 +17,8 @@ use crate::registry::OnlineExecutor;
 
 /// How long an attempt that has ended is remembered: its last report may come after its result.
 const KEPT_FOR: Duration = Duration::from_secs(60);
-/// A new group may be missing in the number of runs that its executor has reported: for the period of heartbeats and this long.
+/// How much later than its period a heartbeat may arrive. Until then, a new group may be missing in the number of runs that its executor
+/// has reported.
 const HEARTBEAT_DELAY_MAX: Duration = Duration::from_secs(1);
 /// The shortest time for which a group counts as new, however often executors send heartbeats.
 const UNCOUNTED_MIN: Duration = Duration::from_secs(3);
@@ -31,7 +32,7 @@ struct GroupState {
     mode: GroupMode,
     /// The instant of the first look that found the group's run under way.
     first_seen_at: Timestamp,
-    /// The instant from which the number of runs that its executor has reported has the group.
+    /// The instant from which the number of runs that its executor reports includes the group.
     counted_from: Timestamp,
     /// The instant of the last look that found the group's run open.
     seen_at: Timestamp,

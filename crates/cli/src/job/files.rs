@@ -83,7 +83,7 @@ pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Entry>, Failure> {
 }
 
 /// The files with jobs in a folder and in its subfolders, sorted by name. Hidden files and folders are skipped. A folder
-/// deeper than [`DEPTH_MAX`] is refused: without its files, `--prune-app` would remove the jobs in them.
+/// deeper than [`DEPTH_MAX`] is refused if it may have such files: without them, `--prune-app` would remove their jobs.
 fn collect_files(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     for path in visible_paths(folder)? {
         if !path.is_dir() {

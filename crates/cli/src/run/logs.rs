@@ -76,6 +76,11 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
+    /// Whether the log had more lines than those of this first page when the server counted them.
+    fn has_more(&self) -> bool {
+        self.next_cursor.is_some() && !self.items.is_empty() && !self.has_end(self.line_count)
+    }
+
     /// Whether the page reaches the end of a log with this number of lines.
     fn has_end(&self, line_count: Option<u64>) -> bool {
         self.end_line.zip(line_count).is_some_and(|(end_line, line_count)| end_line >= line_count)
@@ -176,12 +181,14 @@ impl Log<'_> {
     async fn print_pages(&self) -> Result<bool, Failure> {
         let mut body = self.request_page(None).await?;
         let mut requested_cursor = None;
+        let first_page: Page<'_> = parse_json(body.text())?;
         // A run that logs constantly has further lines at each request.
-        let line_count = parse_json::<Page<'_>>(body.text())?.line_count;
-        if !self.is_search() && self.format == Format::Json && !has_more(&body)? {
+        let line_count = first_page.line_count;
+        if !self.is_search() && self.format == Format::Json && !first_page.has_more() {
             output::print_json(body.text())?;
-            return Ok(true);
+            return Ok(!first_page.items.is_empty());
         }
+        drop(first_page);
         let (mut items, mut has_lines) = (Vec::new(), false);
         loop {
             let page: Page<'_> = parse_json(body.text())?;
@@ -286,12 +293,6 @@ impl Log<'_> {
         let next_cursor = serde_json::to_string(&next_cursor)?;
         output::print_json(&format!("{{\"items\":[{}],\"next_cursor\":{next_cursor}}}", items.join(",")))
     }
-}
-
-/// Whether the log had more lines than those of this first page when the server counted them.
-fn has_more(body: &Body) -> Result<bool, Failure> {
-    let page: Page<'_> = parse_json(body.text())?;
-    Ok(page.next_cursor.is_some() && !page.items.is_empty() && !page.has_end(page.line_count))
 }
 
 /// A line of a log, with terminal control characters escaped: `2026-03-08T07:00:00.250Z info   text`.

@@ -126,8 +126,9 @@ fn consent_is_for_the_removals_that_were_shown() {
     let mut rest = Vec::new();
     // Linux returns an error once the last end is closed.
     terminal.read_to_end(&mut rest).ok();
-    assert_eq!(child.wait().unwrap().code(), Some(2), "{}", String::from_utf8_lossy(&rest));
-    assert!(String::from_utf8_lossy(&rest).contains("would remove other jobs now"), "{rest:?}");
+    let rest = String::from_utf8_lossy(&rest);
+    assert_eq!(child.wait().unwrap().code(), Some(2), "{rest}");
+    assert!(rest.contains("would remove other jobs now"), "{rest}");
     let listed = fixture.run(&["job", "list", "-o", "name", "--all"]);
     assert_eq!(listed.stdout, "job-0000\njob-0001\nlater\n");
     fixture.stop();

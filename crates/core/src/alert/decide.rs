@@ -259,15 +259,15 @@ impl<'a> DecisionBuilder<'a> {
     fn resolve(&mut self, id: IncidentId) {
         let Some(incident) = self.incidents.get_mut(&id) else { return };
         (incident.state, incident.resolved_at) = (IncidentState::Resolved, Some(self.now));
-        let (is_unreported_single, subject) =
-            (incident.group.is_none() && incident.fired_at.is_none(), incident.subject.clone());
+        let is_unreported_single = incident.group.is_none() && incident.fired_at.is_none();
+        let unreported_subject = is_unreported_single.then(|| incident.subject.clone());
         let count = if incident.group.is_some() {
             &mut self.open_incidents.member_count
         } else {
             &mut self.open_incidents.single_count
         };
         *count = count.saturating_sub(1);
-        if is_unreported_single && self.silenced_until(&subject).is_some() {
+        if unreported_subject.is_some_and(|subject| self.silenced_until(&subject).is_some()) {
             self.silenced_count = self.silenced_count.saturating_sub(1);
         }
     }

@@ -1,4 +1,4 @@
-//! An incident, and how a decision changes it.
+//! Incidents: the type, a new incident, and the runs that it keeps as examples.
 
 use super::subject::Subject;
 use crate::id::IncidentId;

@@ -18,7 +18,8 @@ use crate::table::{RunKey, TableLog};
 /// Pending lines become a chunk at this many bytes, or at the next sweep.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Maximum bytes of one attempt's log that no stream has got yet; further lines are dropped and counted.
+/// Maximum bytes of one attempt's log that no stream has got yet; further lines are dropped and counted, except the newest
+/// (see [`LAST_LINES`]).
 const UNSENT_BYTES_MAX: usize = 1024 * 1024;
 
 /// Maximum bytes of one attempt's log that were sent and not acknowledged; no more is sent until an acknowledgement
@@ -193,16 +194,23 @@ impl RunLog {
 
     fn append(self: &Arc<Self>, state: &mut State, line: LogLine, bytes: usize) {
         let is_first = state.pending_lines.is_empty();
-        state.pending_lines.push(line);
-        state.pending_bytes += bytes;
+        self.add_pending(state, line, bytes);
         let Some(shipping) = &self.shipping else { return };
-        shipping.add_bytes(bytes);
         if is_first {
             shipping.mark_log(Arc::clone(self));
         }
         if state.pending_bytes >= CHUNK_BYTES {
             state.seal(self.key);
             shipping.request();
+        }
+    }
+
+    /// Adds a line to the pending ones, and its bytes to those that all logs hold.
+    fn add_pending(&self, state: &mut State, line: LogLine, bytes: usize) {
+        state.pending_lines.push(line);
+        state.pending_bytes += bytes;
+        if let Some(shipping) = &self.shipping {
+            shipping.add_bytes(bytes);
         }
     }
 
@@ -215,11 +223,7 @@ impl RunLog {
             let bytes = line_cost(&line.text);
             state.logged_bytes += bytes;
             state.logged_line_count += 1;
-            state.pending_bytes += bytes;
-            state.pending_lines.push(line);
-            if let Some(shipping) = &self.shipping {
-                shipping.add_bytes(bytes);
-            }
+            self.add_pending(state, line, bytes);
         }
     }
 

@@ -8,7 +8,8 @@ use tokio::sync::Notify;
 use super::buffer::RunLog;
 use crate::lifecycle::lock;
 
-/// Maximum bytes that the logs of all runs hold in memory; further lines are dropped and counted.
+/// Maximum bytes of lines that wait to be sent or acknowledged, of all runs together; further lines are dropped and counted. Each log
+/// keeps the newest of its dropped lines in addition.
 const BUFFERED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 #[derive(Default)]

@@ -9,8 +9,8 @@ use rondel_core::{AppId, JobId, NamespaceId, Reason, Run, RunId, RunStatus, Time
 
 use crate::mem::{MemStore, State, StoredJob, to_usize};
 use crate::rollups::{
-    CANCELLED_ROWS_FACTOR, ChartRun, ComingJob, Gains, JobActivity, NewestOutcomes, OpenJob, OpenQuery, PointDetail,
-    PointKind, PointQuery, StatPoint, UnsuccessfulCounts, UnsuccessfulRuns, Verdicts, decides_failing,
+    ChartRun, ComingJob, Gains, JobActivity, NewestOutcomes, OpenJob, OpenQuery, PointDetail, PointKind, PointQuery,
+    StatPoint, UnsuccessfulCounts, UnsuccessfulRuns, Verdicts, decides_failing,
 };
 use crate::{Result, Rollups};
 
@@ -85,38 +85,11 @@ impl Rollups for MemStore {
         row_count: u32,
     ) -> Result<UnsuccessfulCounts> {
         let state = self.state();
-        let is_unsuccessful = |run: &&Run| {
-            let is_success_or_open = run.status == RunStatus::Succeeded || !run.status.is_terminal();
-            run.namespace == namespace && !is_success_or_open
-        };
-        let newest_runs = |limit: u32| {
-            let runs = state.runs.range(since..).rev().map(|(_, run)| run).filter(is_unsuccessful);
-            let runs: Vec<&Run> = runs.take(to_usize(limit)).collect();
-            let is_cut = runs.len() >= to_usize(limit);
-            (runs, is_cut)
-        };
-        let (mut runs, mut is_cut) = newest_runs(row_count);
-        let cancelled_count = runs.iter().filter(|run| run.status == RunStatus::Cancelled).count();
-        if is_cut && cancelled_count > to_usize(row_count / 2) {
-            (runs, is_cut) = newest_runs(row_count.saturating_mul(CANCELLED_ROWS_FACTOR));
+        let mut found = state.count_unsuccessful(namespace, since, row_count);
+        if let Some(row_count) = found.greater_row_count(row_count) {
+            found = state.count_unsuccessful(namespace, since, row_count);
         }
-        let mut counts_by_key: BTreeMap<(JobId, RunStatus, bool), (u64, RunId)> = BTreeMap::new();
-        for run in runs.into_iter().filter(|run| run.status != RunStatus::Cancelled) {
-            let had_no_executor = run.status == RunStatus::Skipped && run.reason == Some(Reason::NoExecutor);
-            let (count, newest_run) =
-                counts_by_key.entry((run.job, run.status, had_no_executor)).or_insert((0, run.id));
-            (*count, *newest_run) = (*count + 1, run.id.max(*newest_run));
-        }
-        let unsuccessful_runs = |((job, status, had_no_executor), (count, newest))| UnsuccessfulRuns {
-            job,
-            status,
-            had_no_executor,
-            count,
-            newest,
-        };
-        let mut counts: Vec<UnsuccessfulRuns> = counts_by_key.into_iter().map(unsuccessful_runs).collect();
-        counts.sort_by_key(|runs| (Reverse(runs.count), runs.job));
-        Ok(UnsuccessfulCounts { counts, is_cut })
+        Ok(found.without_cancelled())
     }
 
     async fn chart_runs(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<ChartRun>> {
@@ -229,6 +202,34 @@ impl Rollups for MemStore {
 }
 
 impl State {
+    /// Counts the newest rows of runs that ended without success, also those of cancelled runs.
+    fn count_unsuccessful(&self, namespace: NamespaceId, since: RunId, limit: u32) -> UnsuccessfulCounts {
+        let is_unsuccessful = |run: &&Run| {
+            let is_success_or_open = run.status == RunStatus::Succeeded || !run.status.is_terminal();
+            run.namespace == namespace && !is_success_or_open
+        };
+        let runs = self.runs.range(since..).rev().map(|(_, run)| run).filter(is_unsuccessful);
+        let runs: Vec<&Run> = runs.take(to_usize(limit)).collect();
+        let is_cut = runs.len() >= to_usize(limit);
+        let mut counts_by_key: BTreeMap<(JobId, RunStatus, bool), (u64, RunId)> = BTreeMap::new();
+        for run in runs {
+            let had_no_executor = run.status == RunStatus::Skipped && run.reason == Some(Reason::NoExecutor);
+            let (count, newest_run) =
+                counts_by_key.entry((run.job, run.status, had_no_executor)).or_insert((0, run.id));
+            (*count, *newest_run) = (*count + 1, run.id.max(*newest_run));
+        }
+        let unsuccessful_runs = |((job, status, had_no_executor), (count, newest))| UnsuccessfulRuns {
+            job,
+            status,
+            had_no_executor,
+            count,
+            newest,
+        };
+        let mut counts: Vec<UnsuccessfulRuns> = counts_by_key.into_iter().map(unsuccessful_runs).collect();
+        counts.sort_by_key(|runs| (Reverse(runs.count), runs.job));
+        UnsuccessfulCounts { counts, is_cut }
+    }
+
     pub(in crate::mem) fn add_gains(&mut self, gains: &Gains) {
         for (key, gain) in &gains.points {
             let (owner, _, _, at) = *key;

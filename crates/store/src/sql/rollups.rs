@@ -12,8 +12,8 @@ use sqlx::any::AnyRow;
 
 use super::rollup_rows::{chart_run, coming_job, point, pulse, unsuccessful_runs, verdicts};
 use crate::rollups::{
-    CANCELLED_ROWS_FACTOR, ChartRun, ComingJob, Gain, Gains, JobActivity, NewestOutcomes, OpenJob, OpenQuery,
-    PointDetail, PointKey, PointKind, PointQuery, StatPoint, UnsuccessfulCounts, Verdicts,
+    ChartRun, ComingJob, Gain, Gains, JobActivity, NewestOutcomes, OpenJob, OpenQuery, PointDetail, PointKey,
+    PointKind, PointQuery, StatPoint, UnsuccessfulCounts, Verdicts,
 };
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx};
@@ -277,12 +277,10 @@ impl Rollups for SqlStore {
         row_count: u32,
     ) -> Result<UnsuccessfulCounts> {
         let mut found = self.count_unsuccessful(namespace, since, row_count).await?;
-        if found.is_cut && found.cancelled_count() > u64::from(row_count / 2) {
-            let row_count = row_count.saturating_mul(CANCELLED_ROWS_FACTOR);
+        if let Some(row_count) = found.greater_row_count(row_count) {
             found = self.count_unsuccessful(namespace, since, row_count).await?;
         }
-        found.counts.retain(|runs| runs.status != RunStatus::Cancelled);
-        Ok(found)
+        Ok(found.without_cancelled())
     }
 
     async fn chart_runs(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<ChartRun>> {

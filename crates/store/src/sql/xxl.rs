@@ -123,7 +123,7 @@ const SETTLE_RUNS: Statement = Statement {
     text: "UPDATE xxl_run SET state = 2, reported_at_ms = COALESCE(reported_at_ms, ?) \
            WHERE log_id {in_list} AND {check}state < 2{end}",
 };
-/// Only ends that are still assumed: the codes below that of a stop.
+/// Only ends that are still assumed: the same condition as in [`crate::xxl::is_assumed`].
 const SETTLE_ASSUMED_RUNS: Statement = Statement {
     name: "settle_assumed_xxl_runs",
     text: "UPDATE xxl_run SET state = 2, reported_at_ms = COALESCE(reported_at_ms, ?) \

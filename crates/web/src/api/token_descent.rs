@@ -86,11 +86,12 @@ pub(super) async fn descent_of_replacement<Q>(
             return Err(Problem::new(Code::Forbidden, detail));
         }
     };
-    let end_of_full_lifetime = match caller {
+    let lifetime = match caller {
         // The end of the old token is the limit in any case.
-        Some(_) => lifetime_of(replaced_token).map(|lifetime| now + lifetime),
-        None => full_lifetime(store, replaced_token, now).await?.map(|lifetime| now + lifetime),
+        Some(_) => lifetime_of(replaced_token),
+        None => full_lifetime(store, replaced_token, now).await?,
     };
+    let end_of_full_lifetime = lifetime.map(|lifetime| now + lifetime);
     let mut expires_at = if caller.is_some() { replaced_token.expires_at } else { end_of_full_lifetime };
     let mut line = None;
     // Within a series, the token that made the old one may have ended already, so the expiry of the old token is the limit instead.
@@ -118,18 +119,18 @@ fn lifetime_of(token: &TokenRecord) -> Option<Duration> {
 /// The lifetime of a token before any rotation; `None` if it had no end. A token that was rotated expires at the end of its overlap, so the
 /// lifetimes of its replacements count too. These are in its line, with its name and roles.
 async fn full_lifetime(store: &dyn Store, token: &TokenRecord, now: Timestamp) -> Result<Option<Duration>, StoreError> {
-    let Some(mut lifetime) = lifetime_of(token) else { return Ok(None) };
+    let Some(end) = token.expires_at else { return Ok(None) };
+    let mut lifetime = end.since(token.created_at);
+    // A token in its overlap ends within the maximum of an overlap.
+    if end > now + OVERLAP_MAX {
+        return Ok(Some(lifetime));
+    }
     let is_replacement = |other: &&TokenRecord| {
         let is_same_use = (other.kind, other.owner, other.line) == (token.kind, token.owner, token.line);
         // The overlap began when the replacement was made.
-        let is_in_overlap =
-            token.expires_at.is_some_and(|end| (other.created_at..=other.created_at + OVERLAP_MAX).contains(&end));
+        let is_in_overlap = (other.created_at..=other.created_at + OVERLAP_MAX).contains(&end);
         other.id > token.id && is_same_use && is_in_overlap && other.name == token.name && other.grants == token.grants
     };
-    // A token in its overlap ends within the maximum of an overlap.
-    if token.expires_at.is_some_and(|end| end > now + OVERLAP_MAX) {
-        return Ok(Some(lifetime));
-    }
     let mut query = TokenQuery { owner: token.owner, limit: TOKEN_BATCH_COUNT, ..TokenQuery::default() };
     loop {
         let batch = store.tokens(&query).await?;

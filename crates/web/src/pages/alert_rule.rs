@@ -13,7 +13,7 @@ use rondel_core::time::{format_duration, parse_duration};
 use rondel_store::alerts::RuleRecord;
 use rondel_store::catalog::JobQuery;
 
-use super::form::Fields;
+use super::form::{Fields, with_line_feeds};
 use super::rule_errors::RuleErrors;
 use super::rule_trial::{RuleTrial, localized_all};
 use super::shell::{MissingRoles, Nav, Page, Shell, html};
@@ -190,7 +190,7 @@ impl RuleForm {
         };
         Self {
             name: name.to_owned(),
-            description: text("description").replace("\r\n", "\n"),
+            description: with_line_feeds(fields.get("description")),
             scope: text("scope"),
             scope_name: text(&format!("scope_{}", fields.get("scope"))),
             condition: text("condition"),

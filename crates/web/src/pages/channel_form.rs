@@ -6,7 +6,7 @@ use rondel_core::channel::{ChannelKind, Field, FieldForm, Values, fields, parse_
 use rondel_core::words::Lang;
 use rondel_store::channels::Channel;
 
-use super::form::Fields;
+use super::form::{Fields, with_line_feeds};
 use super::sentences::localized;
 use super::texts::Texts;
 use crate::api::channels::version;
@@ -89,8 +89,7 @@ impl ChannelForm {
         form.is_enabled = fields.get("enabled") == "1";
         form.version = fields.get("version").parse().ok();
         for input in &mut form.inputs {
-            // Browsers send the line breaks of a template as CR LF.
-            input.value = fields.get(input.name).replace("\r\n", "\n");
+            input.value = with_line_feeds(fields.get(input.name));
         }
         for (name, _) in fields.with_prefix("remove.") {
             let name = name.trim_start_matches("remove.");

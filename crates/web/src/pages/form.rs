@@ -33,6 +33,11 @@ impl Fields {
     }
 }
 
+/// Browsers send each line break as CR LF; this replaces them by LF.
+pub(super) fn with_line_feeds(text: &str) -> String {
+    text.replace("\r\n", "\n")
+}
+
 #[cfg(test)]
 impl<const N: usize> From<[(&str, &str); N]> for Fields {
     fn from(pairs: [(&str, &str); N]) -> Self {

@@ -9,7 +9,7 @@ use rondel_core::overrides::Overrides;
 use rondel_core::time::format_duration;
 use serde_json::{Map, Value, json};
 
-use super::form::Fields;
+use super::form::{Fields, with_line_feeds};
 use super::job::pretty_json;
 use super::job_leaf_fields::{LeafFields, leaf_at};
 use super::label_rows::LabelRows;
@@ -131,7 +131,7 @@ impl From<&Fields> for JobForm {
         let (params, params_fault) = sent_params(fields);
         Self {
             name: text("name"),
-            description: fields.get("description").replace("\r\n", "\n"),
+            description: with_line_feeds(fields.get("description")),
             app: text("app"),
             handler: text("handler"),
             params,
@@ -282,7 +282,7 @@ impl JobForm {
             }
         }
         // Fields are trimmed, and browsers send line breaks as CR LF. A description that the user has not changed stays as it was saved.
-        let is_unchanged = |saved_text: &str| saved_text.replace("\r\n", "\n").trim() == self.description;
+        let is_unchanged = |saved_text: &str| with_line_feeds(saved_text).trim() == self.description;
         if !document["description"].as_str().is_some_and(is_unchanged) {
             document["description"] = Value::from(self.description.as_str());
         }

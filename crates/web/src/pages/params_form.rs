@@ -4,7 +4,7 @@
 use rondel_core::field_error::child_pointer;
 use serde_json::{Map, Value};
 
-use super::form::Fields;
+use super::form::{Fields, with_line_feeds};
 use crate::body::refuse_value;
 use crate::problem::Problem;
 
@@ -186,11 +186,6 @@ fn read_text_or_json(text: &str) -> Value {
     let is_json = text.trim_start().starts_with(['{', '[', '"']);
     let json = is_json.then(|| serde_json::from_str(text).ok()).flatten();
     json.unwrap_or_else(|| Value::String(with_line_feeds(text)))
-}
-
-/// Browsers send each line break as CR LF; this replaces them by LF.
-fn with_line_feeds(text: &str) -> String {
-    text.replace("\r\n", "\n")
 }
 
 /// The parameters in the fields of the form, merged into `saved_params`, which may have parameters without a field. An empty field removes its

@@ -2,7 +2,7 @@
 
 use rondel_core::script::{LANGUAGES, ScriptSpec};
 
-use super::form::Fields;
+use super::form::{Fields, with_line_feeds};
 
 /// The fields of the form as the user typed them.
 #[derive(Clone, Debug)]
@@ -25,8 +25,8 @@ impl ScriptForm {
         Self {
             name: name.to_owned(),
             language: language.to_owned(),
-            source: fields.raw("source").replace("\r\n", "\n"),
-            note: fields.get("note").replace("\r\n", "\n"),
+            source: with_line_feeds(fields.raw("source")),
+            note: with_line_feeds(fields.get("note")),
             signature: fields.get("signature").to_owned(),
         }
     }

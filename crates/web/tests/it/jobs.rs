@@ -99,25 +99,26 @@ async fn an_instant_in_the_past_does_not_run_again_when_its_definition_is_restor
     let restored = server.with_body("POST", "/api/v1/jobs/a/restore", json!({"version": 1})).await.expect(200);
     assert_eq!((&restored["schedule"]["at"], &restored["version"]), (&ran_at, &json!(3)), "{restored}");
 
-    let store = server.engine.store();
-    let namespace = store.namespace("default").await.unwrap().unwrap().id;
-    let record = store.job(namespace, "a").await.unwrap().unwrap();
-    let declared = Declared { spec: record.spec, declared_at: server.engine.now(), undeclared_at: None };
-    assert!(store.declare_job(record.id, &declared).await.unwrap());
+    declare_as_saved(&server, "a").await;
     server.with_body("PUT", "/api/v1/jobs/a", &edit).await.expect(200);
     let reset = server.bare("POST", "/api/v1/jobs/a/reset").await.expect(200);
     assert_eq!((&reset["schedule"]["at"], &reset["version"]), (&ran_at, &json!(5)), "{reset}");
+}
+
+/// Makes the saved definition of a job its declaration in code.
+async fn declare_as_saved(server: &Server, name: &str) {
+    let store = server.engine.store();
+    let namespace = store.namespace("default").await.unwrap().unwrap().id;
+    let record = store.job(namespace, name).await.unwrap().unwrap();
+    let declared = Declared { spec: record.spec, declared_at: server.engine.now(), undeclared_at: None };
+    assert!(store.declare_job(record.id, &declared).await.unwrap());
 }
 
 #[tokio::test]
 async fn a_paused_job_stays_paused_when_its_declaration_is_restored() {
     let server = Server::start().await;
     server.job("a").await;
-    let store = server.engine.store();
-    let namespace = store.namespace("default").await.unwrap().unwrap().id;
-    let record = store.job(namespace, "a").await.unwrap().unwrap();
-    let declared = Declared { spec: record.spec, declared_at: server.engine.now(), undeclared_at: None };
-    assert!(store.declare_job(record.id, &declared).await.unwrap());
+    declare_as_saved(&server, "a").await;
     let paused = server.bare("POST", "/api/v1/jobs/a/pause").await.expect(200);
     assert_eq!(paused["declared"]["drift"], json!([]), "a pause is no edit");
     let edit = json!({"description": "edited", "timeout": "1m"});

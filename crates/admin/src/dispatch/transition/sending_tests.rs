@@ -157,11 +157,9 @@ fn a_server_is_drained_once_it_waits_for_nothing() {
 /// would send it to any executor. A shard of a fixed number is meant for none. A server that ends waits for the marks of broadcasts' shards.
 #[test]
 fn the_shard_of_a_broadcast_stays_with_its_executor_when_its_mark_is_removed() {
-    for (sharding, is_broadcast) in [(json!({"route": "broadcast"}), true), (json!({"shards": 2}), false)] {
+    for (key, value, is_broadcast) in [("route", json!("broadcast"), true), ("shards", json!(2), false)] {
         let mut overrides = json!({"overlap": {"policy": "allow"}, "delivery": "at_most_once"});
-        for (key, value) in sharding.as_object().into_iter().flatten() {
-            overrides[key] = value.clone();
-        }
+        overrides[key] = value;
         let mut shard = ready(1, &definition(&overrides));
         (shard.run.parent, shard.run.shard_total) = (Some(run(9)), Some(2));
         shard.run.executor = is_broadcast.then(|| "e1".to_owned());

@@ -116,10 +116,9 @@ async fn mark(database: &mut XxlDatabase, batch: &[&Job]) -> Option<String> {
 /// Removes the marks of jobs that have no further fire: they are not started in XXL-JOB, and a mark would make a later import take them for
 /// promoted jobs.
 async fn unmark_ended(database: &mut XxlDatabase, batch: &[&Job], outcomes: &Outcomes) {
-    let has_ended = |job: &&&Job| {
-        outcomes.get(&job.name).is_some_and(|o| o.is_done && matches!(o.run_location, RunLocation::Neither))
-    };
-    let numbers: Vec<i64> = batch.iter().filter(has_ended).map(|job| job.number).collect();
+    let has_ended = |outcome: &Outcome| outcome.is_done && matches!(outcome.run_location, RunLocation::Neither);
+    let ended_jobs = batch.iter().filter(|job| outcomes.get(&job.name).is_some_and(has_ended));
+    let numbers: Vec<i64> = ended_jobs.map(|job| job.number).collect();
     // A mark that stays does no harm to the jobs of this command: their fires are over.
     database.xxl_unmark(&numbers).await.ok();
 }

@@ -130,7 +130,7 @@ impl Cancel for SqlStore {
                     tx.execute_all(query, new_ids.len()).await?;
                 }
                 if !open_ids.is_empty() {
-                    // A run that succeeded despite an earlier request, and awaits its children, no longer has a row here.
+                    // A run that succeeded despite an earlier request, and awaits its children, no longer has a row in `run_cancel`.
                     let query =
                         Query::new(&INSERT_CANCELS).rows(&open_ids, |query, id| query.int(*id).text(&by).at(now));
                     tx.execute(query).await?;

@@ -110,18 +110,18 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Resul
         let message = format!("{matched_count} jobs match now, more than expected; count them again");
         return Err(refuse_value("/expected_count", message));
     }
-    let outcome = match body.dry_run {
+    let mut outcome = match body.dry_run {
         true => {
             call.note.mark_dry_run();
             BulkJobsOutcome { changed: selection.names, ..BulkJobsOutcome::default() }
         }
         false => apply_to_jobs(&call, &bulk_action, &selection.names).await,
     };
-    let BulkJobsOutcome { changed: jobs, unchanged, runs, mut problems } = outcome;
-    problems.extend(selection.missing_jobs);
-    if !body.dry_run && jobs.is_empty() && unchanged == 0 && !problems.is_empty() {
-        call.note.mark_all_failed(problems.iter().map(|problem| problem.code));
+    outcome.problems.extend(selection.missing_jobs);
+    if !body.dry_run {
+        outcome.mark_if_all_failed(&call.note);
     }
+    let BulkJobsOutcome { changed: jobs, unchanged, runs, problems } = outcome;
     let (has_more, next_after) = (selection.has_more, selection.next_after);
     json_response(
         StatusCode::OK,
